@@ -1,0 +1,108 @@
+"""The seam: every lock, condition, event, thread, clock and wait the runtime uses comes from here.
+
+Guarantees
+    In production these names *are* the real classes, so the seam costs nothing. A test replaces them
+    (``_sync.Lock = Scripted``) before it builds the objects under test and then decides who runs next at every
+    blocking point (design, decision 20).
+
+Assumes
+    Modules import this module, not its names (``_sync.Lock()`` at construction), and bind the clock at
+    construction (``self._now = _sync.monotonic``) where a loop needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from threading import Condition, Event, Lock, Thread, current_thread, get_ident, local, main_thread
+from time import monotonic
+
+__all__ = [
+    "Condition",
+    "Epoll",
+    "Event",
+    "EventFd",
+    "ForkGuard",
+    "Lock",
+    "Parker",
+    "Thread",
+    "current_thread",
+    "get_ident",
+    "local",
+    "main_thread",
+    "monotonic",
+]
+
+Epoll = select.epoll
+
+
+class Parker:
+    """Parking place of one thread: any thread may unpark it, and an unpark that comes first is kept.
+
+    Holds at most one permit; each holder keeps its own parker, so no other wait can eat the permit.
+    """
+
+    __slots__ = ("_permit",)
+
+    def __init__(self) -> None:
+        self._permit = Lock()
+        self._permit.acquire()
+
+    def park(self, timeout: float | None = None) -> bool:
+        """Wait for a permit and take it; False when `timeout` seconds passed without one."""
+        return self._permit.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+    def unpark(self) -> None:
+        """Give the permit; a second one before the park merges with the first."""
+        try:
+            self._permit.release()
+        except RuntimeError:
+            return  # a permit is already there
+
+
+class EventFd:
+    """A descriptor any thread can make readable: wakes a thread that waits in epoll. Thread-safe until `close`."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            return  # nobody had set it
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class ForkGuard:
+    """Tells whether the object that holds it was inherited through `os.fork` (decision 16). Written only in the child."""
+
+    __slots__ = ("_born",)
+
+    def __init__(self) -> None:
+        self._born = _forks
+
+    def inherited(self) -> bool:
+        """Is this process a fork of the one that made the object: its threads are gone, its locks undefined?"""
+        return self._born != _forks
