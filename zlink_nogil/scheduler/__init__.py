@@ -1,0 +1,9 @@
+"""The scheduler: completions, the worker pool, the stand-by thread that waits for sockets (seed 001, design 2)."""
+
+from zlink_nogil.scheduler.completion import Completion
+from zlink_nogil.scheduler.driver import Driver
+from zlink_nogil.scheduler.pool import WorkerPool, default_pool
+from zlink_nogil.scheduler.ready import Runnable
+from zlink_nogil.scheduler.standby import StandBy, default_standby
+
+__all__ = ["Completion", "Driver", "Runnable", "StandBy", "WorkerPool", "default_pool", "default_standby"]

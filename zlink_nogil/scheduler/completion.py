@@ -1,0 +1,270 @@
+"""`Completion`: the outcome of something that was started (decisions 11-13, design 7).
+
+Guarantees
+    Exactly one of `succeed`, `fail` and `cancel` wins; the others return False and change nothing. Every waiter is woken
+    exactly once. A callback runs in a new turn of the pool, never on the completing stack. Each waiter gets its own
+    exception instance. A `result` that times out leaves the operation alone.
+
+Assumes
+    A waker (`add_waker`) is short and takes no lock but leaves: it runs on the completing stack, outside `_lock`.
+
+Ownership
+    every field below is written under `_lock`; `_state` may be read without it (it is written last, and only once)
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import logging
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import Any, cast
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import Cancelled, DeadlineExceeded
+from zlink_nogil.scheduler import interrupts
+from zlink_nogil.scheduler.pool import WorkerPool, default_pool
+
+__all__ = ["Completion"]
+
+_log = logging.getLogger("zlink_nogil.scheduler")
+
+
+class _State(Enum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+# The lifecycle is one step: PENDING to one of the other three.
+
+type _Callback[T] = Callable[[Completion[T]], object]
+
+
+class Completion[T]:
+    """Waited for with `result`, `exception`, `await` (inside a runtime handler), or `add_done_callback`.
+
+    All members are thread-safe. The owner of the operation makes it and calls `succeed` or `fail`; what the owner passes:
+    `pool` runs callbacks (default: the process's pool), `canceller()` asks the owner to cancel and tells whether it will,
+    `before_wait()` raises `InvalidOperation` where waiting would be waiting for oneself (decision 11).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_before_wait",
+        "_callbacks",
+        "_canceller",
+        "_lock",
+        "_pool",
+        "_state",
+        "_value",
+        "_wakers",
+    )
+
+    def __init__(
+        self,
+        pool: WorkerPool | None = None,
+        canceller: Callable[[], bool] | None = None,
+        before_wait: Callable[[], None] | None = None,
+    ) -> None:
+        self._lock = _sync.Lock()
+        self._state = _State.PENDING
+        self._value: Any = None
+        self._wakers: list[Callable[[], None]] = []
+        self._callbacks: list[_Callback[T]] = []
+        self._pool = pool
+        self._canceller = canceller
+        self._before_wait = before_wait
+
+    def __repr__(self) -> str:
+        return f"<Completion {self._state.value}>"
+
+    # -- for whoever waits ------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        return self._state is not _State.PENDING
+
+    def cancelled(self) -> bool:
+        return self._state is _State.CANCELLED
+
+    def result(self, timeout: float | None = None) -> T:
+        """Block until the outcome is there; return it or raise it.
+
+        `timeout` in seconds, None for ever. Raises `DeadlineExceeded` when it passes (the operation goes on),
+        `InvalidOperation` when this turn would wait for itself, `Cancelled`, or the operation's own error.
+        """
+        self._wait(timeout)
+        return self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `result`, but returns the exception, or None for success."""
+        self._wait(timeout)
+        _, error = self._resolve()
+        return error
+
+    def cancel(self) -> bool:
+        """Ask for cancellation; True if the operation will end as cancelled or decide so itself, False if it is too late."""
+        with self._lock:
+            if self.done():
+                return False
+            canceller = self._canceller
+        return canceller() if canceller is not None else self.abandon()
+
+    def add_done_callback(self, callback: Callable[[Completion[T]], object]) -> None:
+        """Call `callback(self)` in a new turn of the pool once the outcome is there. What it raises is logged."""
+        with self._lock:
+            if not self.done():
+                self._callbacks.append(callback)
+                return
+        self._dispatch([callback])
+
+    def __await__(self) -> Generator[Completion[Any], None, T]:
+        if not self.done():
+            if self._before_wait is not None:
+                self._before_wait()
+            yield self
+        return self.outcome()
+
+    def as_future(self) -> concurrent.futures.Future[T]:
+        """A `concurrent.futures.Future` of the same outcome (asyncio: `asyncio.wrap_future`); cancelling it cancels this."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def settle(completion: Completion[T]) -> None:
+            if completion.cancelled():
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                return
+            error = completion.exception()
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(completion.outcome())
+
+        def follow(future: concurrent.futures.Future[T]) -> None:
+            if future.cancelled():
+                self.cancel()
+
+        future.add_done_callback(follow)
+        self.add_done_callback(settle)
+        return future
+
+    def outcome(self) -> T:
+        """The outcome of a completion that is done: returned or raised, a fresh exception instance each time."""
+        value, error = self._resolve()
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+    def _resolve(self) -> tuple[T | None, BaseException | None]:
+        """(value, None) or (None, error) once done; a subclass may still have to decode the value."""
+        if self._state is _State.SUCCEEDED:
+            return self._value, None
+        if self._state is _State.CANCELLED:
+            return None, Cancelled()
+        return None, _fresh(self._value)
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        if self._before_wait is not None:
+            self._before_wait()
+        parker = _sync.Parker()
+        if not self.add_waker(parker.unpark):
+            return
+        try:
+            interrupts.park(parker, timeout)
+        finally:
+            if not self.done():
+                self.remove_waker(parker.unpark)
+        if not self.done():
+            raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
+
+    # -- for the operation's owner and the runtime ------------------------------------------------------------------
+
+    def succeed(self, value: T) -> bool:
+        """End as succeeded; False if it had ended already."""
+        return self._finish(_State.SUCCEEDED, value)
+
+    def fail(self, error: BaseException) -> bool:
+        """End as failed, or as cancelled when `error` is `Cancelled`; False if it had ended already."""
+        if isinstance(error, Cancelled):
+            return self.abandon()
+        return self._finish(_State.FAILED, error)
+
+    def abandon(self) -> bool:
+        """End as cancelled; False if it had ended already."""
+        return self._finish(_State.CANCELLED, None)
+
+    def add_waker(self, waker: Callable[[], None]) -> bool:
+        """Call `waker()` once, on the completing stack; False (and no call) if the outcome is there already."""
+        with self._lock:
+            if self.done():
+                return False
+            self._wakers.append(waker)
+            return True
+
+    def remove_waker(self, waker: Callable[[], None]) -> None:
+        """Forget a waker that was not called yet; harmless otherwise."""
+        with self._lock:
+            if waker in self._wakers:
+                self._wakers.remove(waker)
+
+    def settled(self) -> None:
+        """Called once when the outcome is there and every callback registered before it has returned."""
+
+    def _finish(self, state: _State, value: Any) -> bool:
+        with self._lock:
+            if self.done():
+                return False
+            self._value = value
+            self._state = state
+            wakers, self._wakers = self._wakers, []
+            callbacks, self._callbacks = self._callbacks, []
+            self._canceller = self._before_wait = None  # they hold the owner; nobody needs them any more
+        for waker in wakers:
+            waker()
+        if callbacks:
+            self._dispatch(callbacks, then=self.settled)
+        else:
+            self.settled()
+        return True
+
+    def _dispatch(self, callbacks: list[_Callback[T]], then: Callable[[], None] | None = None) -> None:
+        turn = _CallbackTurn(self, callbacks, then)
+        if not (self._pool or default_pool()).submit(turn):
+            turn.run_slice()  # the pool is closed: this thread is the only one left to do it
+
+
+class _CallbackTurn[T]:
+    """The new turn in which the callbacks of one completion run, in order of registration."""
+
+    __slots__ = ("_callbacks", "_completion", "_then")
+
+    def __init__(self, completion: Completion[T], callbacks: list[_Callback[T]], then: Callable[[], None] | None) -> None:
+        self._completion = completion
+        self._callbacks = callbacks
+        self._then = then
+
+    def run_slice(self) -> bool:
+        for callback in self._callbacks:
+            try:
+                callback(self._completion)
+            except BaseException:  # a worker must survive any callback
+                _log.exception("a completion callback failed: %r", callback)
+        if self._then is not None:
+            self._then()
+        return False
+
+
+def _fresh(error: BaseException) -> BaseException:
+    """A copy to raise, so that two waiters do not share a traceback; the original where it cannot be copied."""
+    try:
+        fresh = copy.copy(error)
+    except Exception:  # an exception class with its own constructor and no way to copy it
+        return error
+    if type(fresh) is not type(error):
+        return error
+    fresh.__cause__ = error.__cause__
+    return fresh.with_traceback(error.__traceback__)

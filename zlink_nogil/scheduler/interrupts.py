@@ -1,0 +1,89 @@
+"""Ctrl-C at safe points only (decision 15).
+
+An interrupt between the two frames of one message would desynchronise a socket, and one inside a critical section would
+leave it half done. While a host runs, the SIGINT handler therefore looks at where the main thread is: in the user's own
+code or in `park` it raises at once; anywhere else in the runtime it leaves a mark, and the next safe point raises.
+
+Ownership: `_pending` and `_previous` are read and written by the main thread only (signal handlers run there).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from zlink_nogil import _sync
+
+__all__ = ["install", "park", "raise_if_interrupted", "restore"]
+
+_PACKAGE = "zlink_nogil"
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+_previous: list[_Handler] = []
+_pending = False
+
+
+def install() -> bool:
+    """Defer SIGINT around the runtime's critical sections; False outside the main thread or when SIGINT is not handled.
+
+    A handler the user installed is kept and called at the safe point instead of raising `KeyboardInterrupt`.
+    Nested installs count; each needs one `restore`.
+    """
+    current = signal.getsignal(signal.SIGINT)
+    if _sync.current_thread() is not _sync.main_thread() or not callable(current):
+        return False
+    _previous.append(current)
+    if current is not _on_sigint:
+        signal.signal(signal.SIGINT, _on_sigint)
+    return True
+
+
+def restore() -> None:
+    """Undo one successful `install`. Main thread only."""
+    previous = _previous.pop()
+    if not _previous:
+        signal.signal(signal.SIGINT, previous)
+
+
+def park(parker: _sync.Parker, timeout: float | None = None) -> bool:
+    """`parker.park(timeout)` as a safe point: in the main thread an interrupt raises here."""
+    raise_if_interrupted()
+    return parker.park(timeout)
+
+
+def raise_if_interrupted() -> None:
+    """A safe point without a wait."""
+    global _pending
+    if _pending and _sync.current_thread() is _sync.main_thread():
+        _pending = False
+        _deliver(None)
+
+
+def _on_sigint(_signum: int, frame: FrameType | None) -> None:
+    global _pending
+    if _interruptible(frame):
+        _deliver(frame)
+    else:
+        _pending = True
+
+
+def _deliver(frame: FrameType | None) -> None:
+    user_handler = next((handler for handler in reversed(_previous) if handler is not _on_sigint), None)
+    if callable(user_handler):
+        user_handler(signal.SIGINT, frame)
+    else:
+        raise KeyboardInterrupt
+
+
+def _interruptible(frame: FrameType | None) -> bool:
+    """True when the innermost frame of ours is `park`, or none is ours."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == _PACKAGE or module.startswith(_PACKAGE + "."):
+            if frame.f_code is park.__code__:
+                return True
+            if module != _sync.__name__:
+                return False
+        frame = frame.f_back
+    return True

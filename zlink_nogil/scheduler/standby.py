@@ -1,0 +1,156 @@
+"""`StandBy`: the thread that leads every role nobody else leads (decision 7). One epoll set, no fixed-interval polling.
+
+Guarantees
+    A driver that was added is rotated whenever one of its descriptors is readable or its deadline has come. After
+    `remove` has returned the thread does not touch the driver or its descriptors any more. With nothing to do it sleeps
+    in one system call; with no driver left it ends. It survives a driver that raises.
+
+Ownership
+    `_changes`, `_thread`               under `_lock`
+    `_seats`, `_by_fd`, seats, `_epoll` the running thread; a thread that ends hands them on through `_lock`
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections import deque
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.scheduler.driver import Driver
+
+__all__ = ["StandBy", "default_standby"]
+
+_log = logging.getLogger("zlink_nogil.scheduler")
+
+
+class _Seat:
+    """One driver in the thread's epoll set."""
+
+    __slots__ = ("deadline", "driver", "registered")
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.registered: set[int] = set()
+        self.deadline: float | None = None
+
+
+class StandBy:
+    """Its thread lives while there is a driver. `add` and `remove` are thread-safe; not for the thread itself."""
+
+    def __init__(self, name: str = "zlink-standby") -> None:
+        self.name = name
+        self._lock = _sync.Lock()
+        self._changes: deque[tuple[Driver, bool, _sync.Event]] = deque()
+        self._thread: _sync.Thread | None = None
+        self._wake = _sync.EventFd()
+        self._epoll = _sync.Epoll()
+        self._epoll.register(self._wake.fileno(), select.EPOLLIN)
+        self._seats: dict[int, _Seat] = {}
+        self._by_fd: dict[int, _Seat] = {}
+        self._fork = _sync.ForkGuard()
+
+    def add(self, driver: Driver) -> None:
+        """Lead `driver` from now on; returns when its descriptors are being watched."""
+        self._change(driver, add=True)
+
+    def remove(self, driver: Driver) -> None:
+        """Stop leading `driver`; returns when the thread has let go of it (and has ended, if it was the last)."""
+        self._change(driver, add=False)
+
+    def _change(self, driver: Driver, *, add: bool) -> None:
+        done = _sync.Event()
+        with self._lock:
+            thread = self._thread
+            if thread is _sync.current_thread():
+                raise InvalidOperation("drivers are not added or removed by the stand-by thread itself")
+            self._changes.append((driver, add, done))
+            if thread is None:
+                thread = self._thread = _sync.Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+        self._wake.set()
+        done.wait()
+        with self._lock:
+            ended = self._thread is not thread
+        if ended:
+            thread.join()
+
+    # -- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        due: set[_Seat] = set()
+        while self._apply_changes(due):
+            for seat in due:
+                self._rotate(seat)
+            ready = self._epoll.poll(self._sleep_time())
+            now = _sync.monotonic()
+            due = {seat for seat in self._seats.values() if seat.deadline is not None and seat.deadline <= now}
+            for fd, _ in ready:
+                if fd == self._wake.fileno():
+                    self._wake.clear()
+                else:
+                    due.add(self._by_fd[fd])
+
+    def _apply_changes(self, due: set[_Seat]) -> bool:
+        """False when no driver is left: the decision to end and the next `add` exclude each other."""
+        with self._lock:
+            changes, self._changes = self._changes, deque()
+            for driver, add, _ in changes:
+                if add:
+                    seat = self._seats[id(driver)] = _Seat(driver)
+                    self._watch(seat)
+                    due.add(seat)
+                elif (gone := self._seats.pop(id(driver), None)) is not None:
+                    self._forget(gone)
+                    due.discard(gone)
+            if not self._seats:
+                self._thread = None
+        for _, _, done in changes:
+            done.set()
+        return bool(self._seats)
+
+    def _rotate(self, seat: _Seat) -> None:
+        try:
+            seat.deadline = seat.driver.rotate()
+            self._watch(seat)
+        except BaseException:  # the only thread that waits must survive any driver
+            _log.critical("a driver raised: %r", seat.driver, exc_info=True)
+            seat.deadline = _sync.monotonic() + 1.0
+
+    def _watch(self, seat: _Seat) -> None:
+        wanted = set(seat.driver.descriptors())
+        for fd in seat.registered - wanted:
+            self._epoll.unregister(fd)
+            del self._by_fd[fd]
+        for fd in wanted - seat.registered:
+            self._epoll.register(fd, select.EPOLLIN)
+            self._by_fd[fd] = seat
+        seat.registered = wanted
+
+    def _forget(self, seat: _Seat) -> None:
+        for fd in seat.registered:
+            self._epoll.unregister(fd)
+            del self._by_fd[fd]
+
+    def _sleep_time(self) -> float:
+        deadlines = [seat.deadline for seat in self._seats.values() if seat.deadline is not None]
+        return max(0.0, min(deadlines) - _sync.monotonic()) if deadlines else -1.0
+
+    def inherited(self) -> bool:
+        return self._fork.inherited()
+
+
+_default_lock = _sync.Lock()
+_default: StandBy | None = None
+
+
+def default_standby() -> StandBy:
+    """The process's stand-by (a new one in a forked child)."""
+    global _default, _default_lock
+    if _default is not None and _default.inherited():
+        _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
+    with _default_lock:
+        if _default is None:
+            _default = StandBy()
+        return _default
