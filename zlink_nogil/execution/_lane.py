@@ -1,0 +1,59 @@
+"""`Lane`: one of the two lines of a serial queue, with its capacity (seed 000 section 6.3; design 3.4).
+
+Ownership
+    all under the queue's gate, but for `finished_*`: added to by whoever drains the queue, read by admission. Admission
+    and finishing only ever add, so a reservation is "admitted, not yet finished" and cannot be counted back twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from zlink_nogil.errors import CapacityExceeded
+from zlink_nogil.execution.turn import Turn
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    __slots__ = (
+        "admitted_bytes",
+        "admitted_items",
+        "byte_capacity",
+        "finished_bytes",
+        "finished_items",
+        "item_capacity",
+        "name",
+        "waiting",
+    )
+
+    def __init__(self, name: str, item_capacity: int, byte_capacity: int) -> None:
+        self.name = name
+        self.item_capacity = item_capacity
+        self.byte_capacity = byte_capacity
+        self.waiting: deque[Turn] = deque()
+        self.admitted_items = self.admitted_bytes = 0
+        self.finished_items = self.finished_bytes = 0
+
+    def reserve(self, cost: int) -> None:
+        """Take room for one item of `cost` bytes, or raise `CapacityExceeded` and change nothing."""
+        if cost > self.byte_capacity:
+            raise CapacityExceeded(f"the {self.name} lane holds {self.byte_capacity} bytes: an item of {cost} never fits")
+        items, size = self.reserved()
+        if items >= self.item_capacity:
+            raise CapacityExceeded(f"the {self.name} lane is full: {items} of {self.item_capacity} items")
+        if size + cost > self.byte_capacity:
+            raise CapacityExceeded(
+                f"the {self.name} lane is full: {size} of {self.byte_capacity} bytes, {cost} more do not fit"
+            )
+        self.admitted_items += 1
+        self.admitted_bytes += cost
+
+    def give_back(self, cost: int) -> None:
+        """Return the reservation of an item that was cancelled before it began."""
+        self.admitted_items -= 1
+        self.admitted_bytes -= cost
+
+    def reserved(self) -> tuple[int, int]:
+        """(items, bytes) admitted and not yet finished."""
+        return self.admitted_items - self.finished_items, self.admitted_bytes - self.finished_bytes

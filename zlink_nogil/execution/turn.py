@@ -1,0 +1,162 @@
+"""`Turn`: one piece of work on its way through a serial queue (seed 000 section 6.6-6.7).
+
+Guarantees
+    A turn's coroutine is only ever stepped by the thread that drains its queue, and never again once it has finished
+    (two threads in one coroutine abort the interpreter: decision 14). `succeed` or `fail` is called exactly once, on the
+    turn. Each turn has a `contextvars.Context` of its own.
+
+Ownership
+    `state`, `interruption`, `awaiting`  under the queue's gate
+    `_coroutine`, `_context`             the draining thread
+    `cost`, `lane`, `queue`              set at admission, read-only afterwards
+"""
+
+from __future__ import annotations
+
+import contextvars
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.scheduler import Completion
+
+if TYPE_CHECKING:
+    from zlink_nogil.execution._lane import Lane
+    from zlink_nogil.execution.queue import SerialExecutionQueue
+
+__all__ = ["Turn", "TurnState"]
+
+
+class TurnState(Enum):
+    QUEUED = auto()
+    RUNNING = auto()
+    SUSPENDED = auto()  # awaits a completion, its queue waits with it
+    NOTIFIED = auto()  # what it awaited is there, or it was interrupted: goes on at its queue's next slice
+    FINISHED = auto()
+
+
+_TRANSITIONS = frozenset(
+    {
+        (TurnState.QUEUED, TurnState.RUNNING),
+        (TurnState.QUEUED, TurnState.FINISHED),  # cancelled or shut down before it began
+        (TurnState.RUNNING, TurnState.SUSPENDED),
+        (TurnState.RUNNING, TurnState.FINISHED),
+        (TurnState.SUSPENDED, TurnState.NOTIFIED),
+        (TurnState.NOTIFIED, TurnState.RUNNING),
+    }
+)
+
+
+class _OnTurn(_sync.local):
+    turn: Turn | None = None
+
+
+_on = _OnTurn()
+
+
+class _Current:
+    """`Turn.current`, read through the class: the turn this thread is on, or None."""
+
+    def __get__(self, instance: object, owner: type) -> Turn | None:
+        return _on.turn
+
+
+class Turn(ABC):
+    """Base class. A subclass says what the work is (`begin`) and where its outcome goes (`succeed`, `fail`).
+
+    `payload_bytes` is what the work holds in memory besides the policy's fixed cost.
+    """
+
+    __slots__ = (
+        "_context",
+        "_coroutine",
+        "awaiting",
+        "cost",
+        "interruption",
+        "lane",
+        "payload_bytes",
+        "queue",
+        "state",
+    )
+
+    current = _Current()
+    queue: SerialExecutionQueue
+    lane: Lane
+
+    def __init__(self, payload_bytes: int = 0, context: contextvars.Context | None = None) -> None:
+        if payload_bytes < 0:
+            raise ValueError(f"payload_bytes must not be negative, not {payload_bytes}")
+        self.payload_bytes = payload_bytes
+        self.cost = 0
+        self.state = TurnState.QUEUED
+        self.awaiting: Completion[Any] | None = None
+        self.interruption: BaseException | None = None
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+        self._context = context or contextvars.Context()
+
+    @abstractmethod
+    def begin(self) -> Any:
+        """Start the work: its value, or the coroutine to step. Called once, on the turn."""
+
+    @abstractmethod
+    def succeed(self, value: Any) -> None:
+        """The work returned `value`. Called on the turn, or never; what it raises goes to `fail`."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """The work raised `error`, or will never run. In the second case it is called off the turn."""
+
+    def move(self, state: TurnState) -> None:
+        """Take one step of the lifecycle; an illegal one raises and changes nothing."""
+        if (self.state, state) not in _TRANSITIONS:
+            raise InvalidOperation(f"a turn cannot go from {self.state.name} to {state.name}")
+        self.state = state
+
+    def advance(self, interruption: BaseException | None) -> Completion[Any] | None:
+        """Run up to the next wait. Returns the completion to wait for, or None when the work is over."""
+        previous, _on.turn = _on.turn, self
+        try:
+            try:
+                awaited, value = self._context.run(self._step, interruption)
+            except BaseException as error:  # the outcome of user code, whatever it is
+                self._settle()
+                self.fail(error)
+                return None
+            if awaited is not None:
+                return awaited
+            self._settle()
+            try:
+                self.succeed(value)
+            except BaseException as error:  # a value that cannot be delivered is a failure of the work
+                self.fail(error)
+            return None
+        finally:
+            _on.turn = previous
+
+    def _settle(self) -> None:
+        """The work is over: its reservation is returned before anybody can see the outcome."""
+        self._coroutine = None
+        self.queue.note_finished(self)
+
+    def _step(self, interruption: BaseException | None) -> tuple[Completion[Any] | None, Any]:
+        coroutine = self._coroutine
+        if coroutine is None:
+            value = self.begin()
+            if not isinstance(value, types.CoroutineType):
+                return None, value
+            coroutine = self._coroutine = value
+        try:
+            while True:
+                awaited = coroutine.send(None) if interruption is None else coroutine.throw(interruption)
+                if isinstance(awaited, Completion):
+                    return awaited, None
+                interruption = InvalidOperation(
+                    f"a handler can await completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
+                    "for asyncio use Completion.as_future() on the asyncio side"
+                )
+        except StopIteration as end:
+            return None, end.value
