@@ -1,0 +1,49 @@
+"""`InSocket`: a bound ROUTER that is only read (decisions 3, 18).
+
+Assumes
+    Used by the thread that leads its role, and by the closing thread once the role was taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zlink_nogil.binding.raw import Context
+
+__all__ = ["InSocket", "Record"]
+
+type Record = tuple[bytes, bytes | None]
+"""(routing id, record); the record is None when the message had not exactly two frames."""
+
+
+class InSocket:
+    def __init__(self, context: Context, endpoint: str, max_record_bytes: int) -> None:
+        """Bind `endpoint`; `OSError` when that is not possible."""
+        self._raw = context.router(max_record_bytes)
+        try:
+            self.endpoint = self._raw.bind(endpoint)
+        except OSError:
+            self._raw.close(0)
+            raise
+        self.fd = self._raw.fd
+
+    def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
+        """Take records until `most`, `most_bytes`, the time `until`, or none is left; the first is always taken.
+
+        Returns them and whether a limit stopped the claim: then look again before waiting for the descriptor.
+        """
+        records: list[Record] = []
+        size = 0
+        raw = self._raw
+        while len(records) < most:
+            received = raw.receive()
+            if received is None:
+                return records, raw.readable()  # re-arms the descriptor; true if one came just now
+            records.append(received)
+            size += len(received[1] or b"")
+            if size >= most_bytes or now() >= until:
+                break
+        return records, True
+
+    def close(self) -> None:
+        self._raw.close(0)

@@ -1,0 +1,169 @@
+"""`OutSocket`: a ROUTER that connects to peers and is only sent on (decisions 3, 4, 5).
+
+Guarantees
+    Caller order is wire order, per peer: what a full peer cannot take waits in one FIFO per peer, and a new send joins
+    it. A send never blocks. Each accepted send ends once: taken by the socket, or failed when the peer is gone. Since
+    any send may eat the descriptor's edge, every send looks at the peers that wait for room.
+
+Ownership
+    everything here belongs to `lane`, which is also the socket's lock: methods that say "on lane" run in a turn of it
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from zlink_nogil.binding.raw import Connected, Context
+from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.state import StateLane, debug_assert_on_lane
+
+__all__ = ["Lost", "OutSocket", "Waiting"]
+
+type Lost = bytes
+"""The alias of a connection that went down."""
+
+_aliases = itertools.count(1)
+
+
+class Waiting:
+    """A send that waits for room at its peer. `done(error)` is called once, on the lane: None when the socket took it."""
+
+    __slots__ = ("done", "record")
+
+    def __init__(self, record: bytes, done: Callable[[ZLinkError | None], None]) -> None:
+        self.record: bytes | None = record
+        self.done = done
+
+    def abandon(self) -> None:
+        """The sender gave up: do not send it, and hold its bytes no longer. Any thread."""
+        self.record = None
+
+
+class OutSocket:
+    def __init__(self, context: Context, lane: StateLane, node_id: bytes, max_record_bytes: int) -> None:
+        self.lane = lane
+        self._node_id = node_id
+        self._raw = context.router(max_record_bytes)
+        self._monitor_fd = self._raw.monitor()
+        self._endpoints: dict[bytes, str] = {}  # alias -> endpoint, of every connection
+        self._by_fd: dict[int, bytes] = {}  # descriptor -> alias, of those that are up
+        self._waiting: dict[bytes, deque[Waiting]] = {}  # never an empty deque
+
+    def descriptors(self) -> tuple[int, int]:
+        """Readable when `service` has something to do."""
+        return self._raw.fd, self._monitor_fd
+
+    def run[T](self, work: Callable[..., T], /, *args: Any) -> T:
+        return self.lane.run(work, *args)
+
+    # -- connections, on lane ---------------------------------------------------------------------------------------
+
+    def connect(self, endpoint: str) -> bytes:
+        """Start connecting; returns the connection's alias. What is sent at once waits in the connection.
+
+        The routing id the peer sees is new for every connection, so no life can take the place of another (decision 5).
+        """
+        debug_assert_on_lane(self.lane)
+        alias = b"L" + next(_aliases).to_bytes(7, "big")
+        self._raw.connect(endpoint, alias, self._node_id + os.urandom(8))
+        self._endpoints[alias] = endpoint
+        return alias
+
+    def disconnect(self, alias: bytes) -> None:
+        """Drop the connection; sends that wait for it end as `Unavailable`. Harmless for an unknown alias."""
+        debug_assert_on_lane(self.lane)
+        endpoint = self._endpoints.pop(alias, None)
+        if endpoint is None:
+            return
+        self._by_fd = {fd: owner for fd, owner in self._by_fd.items() if owner != alias}
+        self._raw.disconnect(endpoint)
+        for waiting in self._waiting.pop(alias, ()):
+            waiting.done(Unavailable("the peer is gone; the message was not accepted"))
+
+    # -- sending, on lane -------------------------------------------------------------------------------------------
+
+    def send(self, alias: bytes, record: bytes, done: Callable[[ZLinkError | None], None]) -> Waiting | None:
+        """None when the socket took the record at once; otherwise it waits for room and `done` is called later.
+
+        Raises `Unavailable` when the connection is gone; nothing was accepted then.
+        """
+        debug_assert_on_lane(self.lane)
+        line = self._waiting.get(alias)
+        if line is None:
+            try:
+                taken = self._raw.try_send(alias, record)
+            except LookupError:
+                raise Unavailable("the peer is gone; the message was not accepted") from None
+            if self._waiting:
+                self.retry()
+            if taken:
+                return None
+            line = self._waiting[alias] = deque()
+        waiting = Waiting(record, done)
+        line.append(waiting)
+        return waiting
+
+    def retry(self) -> None:
+        """Send what waits to every peer that has room again."""
+        debug_assert_on_lane(self.lane)
+        for alias, line in list(self._waiting.items()):
+            try:
+                while line:
+                    record = line[0].record
+                    if record is not None and not self._raw.try_send(alias, record):
+                        break
+                    waiting = line.popleft()
+                    if record is not None:
+                        waiting.done(None)
+            except LookupError:
+                self.disconnect(alias)
+                continue
+            if not line:
+                self._waiting.pop(alias, None)
+
+    def backlog(self) -> int:
+        """Sends that wait for room."""
+        debug_assert_on_lane(self.lane)
+        return sum(map(len, self._waiting.values()))
+
+    def service(self) -> list[Lost]:
+        """What a leader does when a descriptor is readable: retry, drop what nobody should have sent, see who is gone."""
+        debug_assert_on_lane(self.lane)
+        while self._raw.readable() and self._raw.receive() is not None:
+            pass  # nothing is read from an out-socket; a peer that writes to it must not fill it
+        self.retry()
+        return self._follow_connections()
+
+    def _follow_connections(self) -> list[Lost]:
+        """Bring `_by_fd` up to date; returns the connections that went down."""
+        lost: list[Lost] = []
+        for event in self._raw.connection_events():
+            if isinstance(event, Connected):
+                alias = self._alias_of(event.endpoint)
+                if alias is not None:
+                    self._by_fd[event.fd] = alias
+            elif (gone := self._by_fd.pop(event.fd, None)) is not None:
+                lost.append(gone)
+        return lost
+
+    def _alias_of(self, endpoint: str) -> bytes | None:
+        return next((alias for alias, known in self._endpoints.items() if known == endpoint), None)
+
+    def close(self, linger: float) -> None:
+        """Close the socket; accepted records may go out for `linger` seconds more. On lane.
+
+        Only to peers that are there: the hello to one that is not would hold the end of the context up all that time.
+        """
+        debug_assert_on_lane(self.lane)
+        self._follow_connections()
+        up = set(self._by_fd.values())
+        for alias in [alias for alias in self._endpoints if alias not in up]:
+            self.disconnect(alias)
+        for alias in list(self._waiting):
+            for waiting in self._waiting.pop(alias):
+                waiting.done(Unavailable("the socket was closed before the peer had room"))
+        self._raw.close(linger)
