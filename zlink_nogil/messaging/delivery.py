@@ -1,0 +1,175 @@
+"""`Delivery`: one record on its way through its owner's queue - W2 to W4 (design 4.3; seed 004 section 4.3).
+
+Guarantees
+    The payload is decoded once, on the owner's turn. The permit goes back just before the handler's first instruction, or
+    when the record will never run; once in either case. A request gets exactly one answer, from the same turn.
+
+Ownership
+    read-only after construction, but for `_permit`, which belongs to whoever runs or ends the turn
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from zlink_nogil.errors import Cancelled, CapacityExceeded, InternalFailure, ProtocolError, ShuttingDown, ZLinkError
+from zlink_nogil.execution import Turn
+from zlink_nogil.messaging.handlers import Route
+from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, pack, pack_error, pack_route
+
+__all__ = ["Answer", "Context", "Delivery"]
+
+_log = logging.getLogger("zlink_nogil.messaging")
+
+
+class Answer(Protocol):
+    """The way back to whoever sent a request."""
+
+    @property
+    def source(self) -> str:
+        """The asking node's id."""
+        ...
+
+    @property
+    def generation(self) -> int: ...
+
+    def send(self, record: bytes) -> None:
+        """Start sending; never blocks, never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler may know of the record it handles. `deadline` is monotonic seconds, as `time.monotonic()`."""
+
+    channel: str
+    message_name: str
+    key: str | None
+    metadata: Mapping[str, bytes]
+    source: str
+    deadline: float
+    _turn: Turn
+
+    @property
+    def cancelled(self) -> bool:
+        """Has the turn been asked to stop (the host is closing)?"""
+        return self._turn.interruption is not None
+
+
+class Delivery(Turn):
+    __slots__ = (
+        "_answer",
+        "_deadline",
+        "_header",
+        "_key",
+        "_max_record_bytes",
+        "_metadata",
+        "_permit",
+        "_permits",
+        "_record",
+        "_route",
+    )
+
+    def __init__(
+        self,
+        record: bytes,
+        header: Header,
+        route: Route,
+        key: str | None,
+        metadata: Mapping[str, bytes],
+        deadline: float,
+        answer: Answer,
+        permits: Permits,
+        max_record_bytes: int,
+    ) -> None:
+        super().__init__(len(record))
+        self._record: bytes | None = record
+        self._header = header
+        self._route = route
+        self._key = key
+        self._metadata = metadata
+        self._deadline = deadline
+        self._answer = answer
+        self._permits = permits
+        self._permit = True
+        self._max_record_bytes = max_record_bytes
+
+    @property
+    def is_request(self) -> bool:
+        return self._header.kind is Kind.REQUEST
+
+    def begin(self) -> Any:
+        handler = self._route.handler
+        record, self._record = self._record, None
+        assert record is not None, "a delivery begins once"
+        try:
+            message = self._route.codec.decode(record[self._header.payload_at :], handler.message_type)
+        except Exception as error:  # whatever a codec or a message type's constructor makes of bad bytes
+            raise ProtocolError(f"{handler.message_name!r} cannot be decoded: {error}") from None
+        ctx = Context(
+            handler.channel,
+            handler.message_name,
+            self._key,
+            self._metadata,
+            self._answer.source,
+            self._deadline,
+            self,
+        )
+        self.return_permit()
+        return handler.function(message, ctx)
+
+    def succeed(self, value: Any) -> None:
+        if not self.is_request:
+            return
+        handler = self._route.handler
+        if handler.reply_type is None:
+            payload, content_type = b"", ""
+        else:
+            codec = self._route.reply_codec
+            assert codec is not None, "a request handler has a codec for its reply"
+            payload, content_type = codec.encode(value, handler.reply_type), codec.content_type
+        size = HEADER_BYTES + len(content_type) + 2 + len(payload)
+        if size > self._max_record_bytes:
+            raise CapacityExceeded(f"the reply is a record of {size} bytes, over {self._max_record_bytes}")
+        self._reply(Kind.REPLY, pack_route(content_type), payload)
+
+    def fail(self, error: BaseException) -> None:
+        self.return_permit()
+        self._record = None
+        if self.is_request:
+            self._reply(Kind.ERROR, b"", pack_error(_as_told(error)))
+        elif not isinstance(error, ShuttingDown | Cancelled):
+            _log.error("a send to %r failed", self._route.handler.message_name, exc_info=error)
+
+    def return_permit(self) -> None:
+        """Give the permit back if it was not yet."""
+        if self._permit:
+            self._permit = False
+            self._permits.give_back()
+
+    def _reply(self, kind: Kind, route: bytes, payload: bytes) -> None:
+        header = self._header
+        self._answer.send(
+            pack(
+                kind,
+                route,
+                b"",
+                payload,
+                generation=self._answer.generation,
+                operation=(header.operation_high, header.operation_low),
+                reply_route=header.reply_route,
+            )
+        )
+
+
+def _as_told(error: BaseException) -> ZLinkError:
+    """What the asking side learns: our own errors as they are, others by type and text, never a traceback (design 4.5)."""
+    if isinstance(error, ZLinkError):
+        return error
+    if isinstance(error, Cancelled):
+        return ShuttingDown("the handler was cancelled")
+    return InternalFailure(f"{type(error).__name__}: {error}")

@@ -1,0 +1,109 @@
+"""Registered handlers, and the plan made from their annotations at registration (design 4.7, 7).
+
+Ownership
+    `Handlers._by_name` is replaced under `_lock`, never changed; `_routes` is a cache with atomic single operations
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import AlreadyExists, NotFound, ZLinkError
+from zlink_nogil.messaging.codecs import Codec, Codecs
+from zlink_nogil.messaging.wire import unpack_route
+
+__all__ = ["Handler", "Handlers", "Route", "message_name"]
+
+MOST_ROUTES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handler:
+    """`function(message, ctx)`, plain or `async def`; `reply_type` None makes it a send handler."""
+
+    channel: str
+    message_name: str
+    message_type: Any
+    reply_type: Any
+    function: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """What a record's route leads to."""
+
+    handler: Handler
+    codec: Codec
+    reply_codec: Codec | None
+
+
+def message_name(message_type: Any) -> str:
+    name: str = getattr(message_type, "__name__", None) or str(message_type)
+    return name
+
+
+def plan(channel: str, function: Callable[..., Any], name: str | None) -> Handler:
+    """Read the annotations once. `TypeError` naming the function when it is no handler."""
+    label = getattr(function, "__qualname__", repr(function))
+    try:
+        hints = typing.get_type_hints(function)
+        parameters = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+    except (NameError, ValueError) as error:
+        raise TypeError(f"the annotations of handler {label} cannot be read: {error}") from None
+    if len(parameters) != 2 or parameters[0].name not in hints:
+        raise TypeError(f"handler {label} must take (message, ctx), the message annotated with its type")
+    message_type = hints[parameters[0].name]
+    reply_type = hints.get("return")
+    if reply_type is type(None):
+        reply_type = None
+    return Handler(channel, name or message_name(message_type), message_type, reply_type, function)
+
+
+class Handlers:
+    """The handlers of one mesh. Thread-safe."""
+
+    def __init__(self, codecs: Codecs) -> None:
+        self._codecs = codecs
+        self._lock = _sync.Lock()
+        self._by_name: Mapping[tuple[str, str], Handler] = {}
+        self._routes: dict[bytes, Route] = {}
+
+    def register(self, channel: str, function: Callable[..., Any], name: str | None) -> None:
+        """`TypeError` for what is no handler, `AlreadyExists` for a second one of the same message."""
+        handler = plan(channel, function, name)
+        key = (channel, handler.message_name)
+        with self._lock:
+            if key in self._by_name:
+                raise AlreadyExists(f"channel {channel!r} has a handler for {handler.message_name!r} already")
+            self._by_name = {**self._by_name, key: handler}
+
+    def route(self, encoded: bytes) -> Route:
+        """What the route bytes of a header lead to; `NotFound` or `ProtocolError`. Constant time, nothing decoded twice."""
+        route = self._routes.get(encoded)
+        if route is None:
+            content_type, channel, name = unpack_route(encoded)
+            handler = self._by_name.get((channel, name))
+            if handler is None:
+                raise self._nobody(channel, name)
+            reply_codec = None if handler.reply_type is None else self._codecs.for_sending(handler.reply_type)
+            route = Route(handler, self._codecs.for_receiving(content_type), reply_codec)
+            if len(self._routes) < MOST_ROUTES:
+                self._routes[encoded] = route
+        return route
+
+    def channels(self) -> set[str]:
+        return {channel for channel, _ in self._by_name}
+
+    def _nobody(self, channel: str, name: str) -> ZLinkError:
+        if any(known == channel for known, _ in self._by_name):
+            return NotFound(f"channel {channel!r} has no handler for {name!r}")
+        return NotFound(f"no channel {channel!r} here")

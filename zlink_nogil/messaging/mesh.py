@@ -1,0 +1,171 @@
+"""`Mesh`: what a host takes part in, as users see it (design 7).
+
+Ownership
+    configuration (`_channels`, `_weights`, handlers) is written before the host starts; `_node` is set once by `start`
+    and `_state` moves under `_lock`
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import InvalidOperation, NotFound
+from zlink_nogil.messaging.channel import Channel, NodeTarget
+from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.node import Node
+from zlink_nogil.messaging.outbox import Message
+from zlink_nogil.messaging.peers import ENDPOINT, Peer
+from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.selection import Selector
+from zlink_nogil.scheduler import Completion
+
+__all__ = ["Mesh"]
+
+DEFAULT_WEIGHT: Final = 100
+MOST_WEIGHT: Final = 1_000_000
+MOST_NAME_BYTES: Final = 200
+
+
+class _State(Enum):
+    NEW = auto()
+    RUNNING = auto()
+    CLOSED = auto()
+
+
+class Mesh:
+    """Made by `Host.mesh`. Calls and waits are thread-safe; registration belongs to the time before `Host.start`."""
+
+    def __init__(
+        self, name: str, bind: str, peers: list[str], node_id: str | None, advertise: str | None, handlers: Handlers
+    ) -> None:
+        self.name = _checked_name("a mesh name", name)
+        self.node_id = _checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
+        if not ENDPOINT.fullmatch(bind.replace("*", "0.0.0.0")):
+            raise ValueError(f"bind must be an endpoint like tcp://127.0.0.1:7001, not {bind!r}")
+        if advertise is None and ("*" in bind or "//0.0.0.0:" in bind):
+            raise ValueError(f"other nodes cannot reach {bind!r}: give advertise= the host name they should use")
+        for peer in peers:
+            if not ENDPOINT.fullmatch(peer):
+                raise ValueError(f"peers must be endpoints like tcp://127.0.0.1:7001, not {peer!r}")
+        self._bind = bind
+        self._peers = peers
+        self._advertise = advertise
+        self._handlers = handlers
+        self._channels: dict[str, Channel] = {}
+        self._weights: dict[str, int] = {}
+        self._lock = _sync.Lock()
+        self._state = _State.NEW
+        self._node: Node | None = None
+
+    # -- before the start -------------------------------------------------------------------------------------------
+
+    def channel(self, name: str, weight: int | None = None) -> Channel:
+        """The channel `name`. `weight` (default 100, 0 for none) is this node's share of the calls to its handlers."""
+        _checked_name("a channel name", name)
+        if weight is not None:
+            if not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
+                raise ValueError(f"a weight must be from 0 to {MOST_WEIGHT}, not {weight!r}")
+            self._only_new("weights are set")
+            self._weights[name] = weight
+        return self._channels.setdefault(name, Channel(self, name))
+
+    def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register a handler of messages to this node by name (`Mesh.node`); see `Channel.handler`."""
+        self.register("", function, None)
+        return function
+
+    def register(self, channel: str, function: Callable[..., Any], name: str | None) -> None:
+        self._only_new("handlers are registered")
+        self._handlers.register(channel, function, name)
+
+    def _only_new(self, what: str) -> None:
+        if self._state is not _State.NEW:
+            raise InvalidOperation(f"{what} before the host starts")
+
+    # -- while it runs ----------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """Where other nodes reach this one; `InvalidOperation` before the start."""
+        return self._running().me.data_endpoint
+
+    def node(self, node_id: str) -> NodeTarget:
+        """The node with this id, which may be this very one."""
+        return NodeTarget(self, node_id)
+
+    def nodes(self) -> list[str]:
+        """The ids of the other nodes that are ready now."""
+        return sorted(self._running().topology.ready)
+
+    def peer(self, node_id: str) -> Peer | None:
+        """The view of a ready node, None for this one; `NotFound` when it is not ready."""
+        if node_id == self.node_id:
+            return None
+        peer = self._running().topology.ready.get(node_id)
+        if peer is None:
+            raise NotFound(f"node {node_id!r} is not ready")
+        return peer
+
+    def selector(self, channel: str) -> Selector[Peer]:
+        return self._running().topology.selector(channel)
+
+    def start_call(self, message: Message, waits: bool) -> Completion[Any]:
+        return self._running().outbox.start(message, waits)
+
+    def wait_ready(self, timeout: float) -> None:
+        """Block until every node named in `peers` is ready; `DeadlineExceeded` after `timeout` seconds."""
+        topology = self._running().topology
+        topology.wait(topology.static_endpoints_ready, timeout, f"the peers of mesh {self.name!r} are")
+
+    def wait_for_channel(self, channel: str, nodes: int, timeout: float) -> None:
+        self._running().topology.wait(
+            lambda ready: sum(1 for peer in ready.values() if peer.channels.get(channel)) >= nodes,
+            timeout,
+            f"{nodes} node(s) for channel {channel!r} are",
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Counts of this moment: pending and late operations, refused and malformed records, owners, dropped answers."""
+        node = self._running()
+        counts = {"refused": 0, "malformed": 0, **node.inbox.counts, **node.operations.counts()}
+        return {**counts, "owners": len(node.owners), "dropped_replies": node.replies.dropped()}
+
+    # -- by the host ------------------------------------------------------------------------------------------------
+
+    def start(self, resources: Resources) -> None:
+        """Bind and begin; `OSError` when the endpoint cannot be bound."""
+        with self._lock:
+            if self._state is not _State.NEW:
+                raise InvalidOperation(f"mesh {self.name!r} was started before")
+            names = self._handlers.channels() - {""}
+            channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
+            self._node = Node(self.name, self.node_id, self._bind, self._advertise, channels, self._handlers, resources)
+            self._state = _State.RUNNING
+        self._node.start(self._peers)
+
+    def close(self, timeout: float) -> None:
+        """Leave the mesh; harmless when not running."""
+        with self._lock:
+            if self._state is not _State.RUNNING:
+                return
+            self._state = _State.CLOSED
+        assert self._node is not None, "a running mesh has a node"
+        self._node.close(timeout)
+
+    def _running(self) -> Node:
+        """The node, also while handlers finish during the close; `ShuttingDown` afterwards."""
+        node = self._node
+        if node is None:
+            raise InvalidOperation(f"mesh {self.name!r} has not been started")
+        node.check_usable()
+        return node
+
+
+def _checked_name(what: str, name: str) -> str:
+    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > MOST_NAME_BYTES:
+        raise ValueError(f"{what} must be 1 to {MOST_NAME_BYTES} bytes of text, not {name!r}")
+    return name

@@ -1,0 +1,143 @@
+"""`Node`: one mesh of one running host - its sockets, its tables, and the order in which they end.
+
+Closing order (decision 17), asserted by the steps' own lifecycles:
+
+    1. no node chooses us any more (farewells), 2. owners finish what was accepted, 3. no new operations, the pending ones
+    end, 4. both roles are taken back from whoever leads, 5. sockets are closed, 6. the context ends.
+
+Ownership
+    every field is set by `__init__` and read-only afterwards
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import Context, InSocket, OutSocket
+from zlink_nogil.errors import DeadlineExceeded, InvalidOperation, ShuttingDown
+from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.inbox import Inbox
+from zlink_nogil.messaging.ingress import Ingress
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.messaging.outbox import Outbox
+from zlink_nogil.messaging.owners import Owners
+from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.replies import CompletionIngress, Replies
+from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.topology import Topology
+from zlink_nogil.state import StateLane
+
+__all__ = ["Node"]
+
+_log = logging.getLogger("zlink_nogil.messaging")
+
+
+class Node:
+    def __init__(
+        self,
+        mesh: str,
+        node_id: str,
+        bind: str,
+        advertise: str | None,
+        channels: Mapping[str, int],
+        handlers: Handlers,
+        resources: Resources,
+    ) -> None:
+        """Bind and connect nothing yet. `OSError` when `bind` is not possible; nothing is left open then."""
+        self._resources = resources
+        self._fork = _sync.ForkGuard()
+        most = resources.max_record_bytes
+        self._context = Context()
+        bound: list[InSocket] = []
+        try:
+            bound.append(InSocket(self._context, bind, most))
+            bound.append(InSocket(self._context, _any_port(bind), most))
+        except OSError:
+            for socket in bound:
+                socket.close()
+            self._context.end()
+            raise
+        self._data_in, self._completion_in = bound
+        generation = secrets.randbits(63) | 1
+        self.me = Introduction(
+            mesh,
+            node_id,
+            generation,
+            _reachable(self._data_in.endpoint, advertise),
+            _reachable(self._completion_in.endpoint, advertise),
+            channels,
+            most,
+        )
+        name = f"{mesh}/{node_id}"
+        self._wakeup = _sync.EventFd()
+        lane = StateLane(f"operations {name}")
+        data_out = OutSocket(self._context, lane, node_id.encode(), most)
+        self._completion_out = OutSocket(self._context, StateLane(f"replies {name}"), node_id.encode(), most)
+        permits = resources.permits
+        self.operations = Operations(lane, data_out, resources.slots, resources.pool, self._wakeup.set)
+        self.owners = Owners(resources.pool, resources.policy, permits.most)
+        self.inbox = Inbox(generation, handlers, self.owners, permits, most)
+        self.replies = Replies(self._completion_out)
+        self.topology = Topology(self.me, self.operations, self._completion_out)
+        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, self.owners, permits)
+        self._ingress = Ingress(
+            self._data_in, self.inbox, permits, self.operations, self.topology, self.replies, self._wakeup
+        )
+        self._completions = CompletionIngress(self._completion_in, generation, self.operations, self.replies, self.topology)
+
+    def check_usable(self) -> None:
+        """`InvalidOperation` in a forked child (decision 16), `ShuttingDown` once operations are refused."""
+        if self._fork.inherited():
+            raise InvalidOperation(f"node {self.me.node!r} was started before a fork and cannot be used in the child")
+        if self.operations.closed:
+            raise ShuttingDown(f"mesh {self.me.mesh!r} is closed")
+
+    def start(self, peers: list[str]) -> None:
+        """Begin to receive, and to pair with the nodes at `peers`."""
+        standby = self._resources.standby
+        standby.add(self._completions)
+        standby.add(self._ingress)
+        self.topology.connect(peers)
+
+    def close(self, timeout: float) -> None:
+        """See the module's closing order; what is accepted has `timeout` seconds, and never less than a moment."""
+        deadline = _sync.monotonic() + timeout
+        self.topology.leave(min(1.0, timeout))
+        try:
+            self.owners.close(max(0.1, deadline - _sync.monotonic()))
+        except DeadlineExceeded as error:
+            _log.error("closing with work still running: %s", error)
+        self.operations.close()
+        standby = self._resources.standby
+        standby.remove(self._ingress)
+        standby.remove(self._completions)
+        self._resources.permits.forget(self._ingress.wake)
+        linger = max(0.1, deadline - _sync.monotonic())
+        for out in (self.operations.out, self._completion_out):
+            out.run(out.close, linger)
+            out.lane.close()
+        self.topology.lane.close()
+        self._data_in.close()
+        self._completion_in.close()
+        self._context.end()
+        self._completions.close()
+        self._wakeup.close()
+
+
+def _any_port(endpoint: str) -> str:
+    """The same address with a port of the system's choice, for the second bound socket."""
+    if endpoint.startswith("ipc://"):
+        return endpoint + ".completions"
+    address, _, _ = endpoint.rpartition(":")
+    return f"{address}:0"
+
+
+def _reachable(endpoint: str, advertise: str | None) -> str:
+    """What other nodes are told: the bound endpoint, with the advertised host in place of a wildcard."""
+    if advertise is None:
+        return endpoint
+    _, _, port = endpoint.rpartition(":")
+    return f"tcp://{advertise}:{port}"

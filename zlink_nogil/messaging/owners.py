@@ -1,0 +1,90 @@
+"""`Owners`: the serial queue of each owner of channel messages (decision 10).
+
+`key=` of a call names the owner, on the node it was sent to, that keeps order; without a key there is one ordered owner
+per channel, which takes as many items as the host has permits.
+
+Guarantees
+    There is one open queue per owner at a time. A queue is dropped by retiring it, which its own gate decides: whoever
+    meets a retired queue takes the next one. A node that has seen a million keys does not keep a million queues.
+
+Ownership
+    `_queues`, `_sweep_at`, `_closed`  under `_lock`, a leaf; nothing is admitted or run under it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import ShuttingDown, ZLinkError
+from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
+from zlink_nogil.scheduler import WorkerPool
+
+__all__ = ["OwnerName", "Owners"]
+
+FIRST_SWEEP: Final = 1024
+"""Queues up to which idle ones are kept."""
+
+type OwnerName = tuple[str, str | None]
+"""(channel, key)"""
+
+
+class Owners:
+    """Thread-safe."""
+
+    def __init__(self, pool: WorkerPool, policy: ExecutionLanePolicy, unkeyed_items: int) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._unkeyed = replace(policy, application_message_capacity=unkeyed_items)
+        self._lock = _sync.Lock()
+        self._queues: dict[OwnerName, SerialExecutionQueue] = {}
+        self._sweep_at = FIRST_SWEEP
+        self._closed = False
+
+    def admit(self, owner: OwnerName, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
+        """Append `turns` to the owner's queue in one critical section; returns the refused ones with the reason each."""
+        turns = list(turns)
+        while True:
+            queue = self._queue(owner)
+            if queue is None:
+                return [(turn, ShuttingDown("the node is shutting down")) for turn in turns]
+            refused = queue.admit(turns)
+            if not refused or not queue.retired:
+                return refused
+
+    def _queue(self, owner: OwnerName) -> SerialExecutionQueue | None:
+        with self._lock:
+            queue = self._queues.get(owner)
+            if self._closed or (queue is not None and not queue.retired):
+                return None if self._closed else queue
+            if len(self._queues) >= self._sweep_at:
+                self._sweep()
+            channel, key = owner
+            policy = self._unkeyed if key is None else self._policy
+            queue = self._queues[owner] = SerialExecutionQueue(policy, pool=self._pool, name=f"{channel}/{key or ''}")
+            return queue
+
+    def throw_if_current(self, owner: OwnerName) -> None:
+        """`InvalidOperation` if the calling thread is on a turn of this owner (decision 11)."""
+        queue = self._queues.get(owner)
+        if queue is not None:
+            queue.throw_if_current()
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def close(self, timeout: float) -> None:
+        """Refuse new work, finish what was accepted within `timeout` seconds in all, end the rest as `ShuttingDown`."""
+        with self._lock:
+            self._closed = True
+            queues = list(self._queues.values())
+        deadline = _sync.monotonic() + timeout
+        for queue in queues:
+            queue.close(max(0.1, deadline - _sync.monotonic()))
+
+    def _sweep(self) -> None:
+        """Under the lock: drop idle queues. Each sweep is paid for by as many new owners as it looks at."""
+        self._queues = {name: queue for name, queue in self._queues.items() if not queue.retire()}
+        self._sweep_at = max(FIRST_SWEEP, 2 * len(self._queues))

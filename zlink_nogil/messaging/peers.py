@@ -1,0 +1,101 @@
+"""What one node knows of another: `Introduction`, `Link`, `Peer` (decisions 5, 6).
+
+An `Introduction` is what a node says of itself in hello and welcome. A `Link` is the outgoing half of a pairing: a data and
+a completion connection to one node, made again when lost. A `Peer` is the frozen view of a link that is ready: senders
+use it without asking anybody, and a stale one is refused by the socket.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from zlink_nogil.errors import ProtocolError
+
+__all__ = ["ENDPOINT", "Introduction", "Link", "Peer", "Source"]
+
+ENDPOINT = re.compile(r"tcp://[^\s:/]+:\d{1,5}|tcp://\[[0-9A-Fa-f:.]+\]:\d{1,5}|ipc://\S+")
+"""What a node can be reached at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """`token` names the sender's link; `answers` the receiver's link this replies to, 0 for none."""
+
+    mesh: str
+    node: str
+    generation: int
+    data_endpoint: str
+    completion_endpoint: str
+    channels: Mapping[str, int]
+    max_record_bytes: int
+    token: int = 0
+    answers: int = 0
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def unpack(payload: bytes) -> Introduction:
+        """`ProtocolError` when the payload is none."""
+        try:
+            said: dict[str, Any] = json.loads(payload)
+            introduction = Introduction(**said)
+            texts = (introduction.mesh, introduction.node, introduction.data_endpoint, introduction.completion_endpoint)
+            numbers = (
+                introduction.generation,
+                introduction.max_record_bytes,
+                introduction.token,
+                introduction.answers,
+                *introduction.channels.values(),
+            )
+            if not all(isinstance(text, str) for text in (*texts, *introduction.channels)):
+                raise TypeError("a text is missing")
+            if not all(type(number) is int and 0 <= number < 2**64 for number in numbers):
+                raise TypeError("a number is missing")
+            if not all(ENDPOINT.fullmatch(endpoint) for endpoint in texts[2:]):
+                raise ValueError("an endpoint is none")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"an introduction that cannot be read: {error}") from None
+        return introduction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peer:
+    """A node that may be chosen as a target."""
+
+    node: str
+    identifier: bytes
+    generation: int
+    data_alias: bytes
+    channels: Mapping[str, int]
+    max_record_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """Belongs to the topology lane. Each (re)connection has a new token."""
+
+    endpoint: str
+    static: bool
+    token: int = 0
+    data_alias: bytes = b""
+    completion_alias: bytes | None = None
+    them: Introduction | None = None
+    welcomed: bool = False
+    leaving: bool = False
+    give_up_at: float | None = None
+    peer: Peer | None = None
+    left: bool = field(default=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Who is behind a routing id of the data-in socket: known from its hello."""
+
+    node: str
+    generation: int
+    link: Link

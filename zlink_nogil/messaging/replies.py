@@ -1,0 +1,128 @@
+"""`Replies`: the completion-out socket - how answers leave a node (W4), and how they arrive at one (E5).
+
+Guarantees
+    An answer is sent from the turn that made it, never blocking; what a full peer cannot take waits in the socket's line
+    for that peer. An answer to a node that is gone is counted and dropped.
+
+Ownership
+    the completion-out socket belongs to its lane; `_dropped` under `_lock`
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import InSocket, OutSocket
+from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.messaging.peers import Introduction, Source
+from zlink_nogil.messaging.topology import Topology
+from zlink_nogil.messaging.wire import Kind, Malformed, unpack, unpack_error
+
+__all__ = ["CompletionIngress", "Replies"]
+
+_log = logging.getLogger("zlink_nogil.messaging")
+
+
+class _RemoteAnswer:
+    """An `Answer` over the completion connection to the node that asked."""
+
+    __slots__ = ("_replies", "_source", "generation", "source")
+
+    def __init__(self, replies: Replies, source: Source) -> None:
+        self._replies = replies
+        self._source = source
+        self.source = source.node
+        self.generation = source.generation
+
+    def send(self, record: bytes) -> None:
+        self._replies.send(self._source, record)
+
+
+class Replies:
+    """Thread-safe."""
+
+    def __init__(self, out: OutSocket) -> None:
+        self.out = out
+        self._lock = _sync.Lock()
+        self._dropped = 0
+
+    def to(self, source: Source) -> _RemoteAnswer:
+        return _RemoteAnswer(self, source)
+
+    def send(self, source: Source, record: bytes) -> None:
+        alias = source.link.completion_alias
+        try:
+            if alias is None:
+                raise Unavailable("the asking node is gone")
+            self.out.run(self.out.send, alias, record, self._sent)
+        except Unavailable as error:
+            self._sent(error)
+
+    def _sent(self, error: ZLinkError | None) -> None:
+        if error is not None:
+            with self._lock:
+                self._dropped += 1
+
+    def dropped(self) -> int:
+        """Answers that had nobody to go to any more."""
+        with self._lock:
+            return self._dropped
+
+
+class CompletionIngress:
+    """The `Driver` of the completion sockets: takes pending entries and ends them; never runs user code."""
+
+    def __init__(
+        self, socket: InSocket, generation: int, operations: Operations, replies: Replies, topology: Topology
+    ) -> None:
+        self.malformed = 0
+        self._socket = socket
+        self._generation = generation
+        self._operations = operations
+        self._replies = replies
+        self._topology = topology
+        self._now = _sync.monotonic
+        self._wakeup = _sync.EventFd()
+
+    def descriptors(self) -> Collection[int]:
+        return (self._wakeup.fileno(), self._socket.fd, *self._replies.out.descriptors())
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    def rotate(self) -> float | None:
+        self._wakeup.clear()
+        now = self._now()
+        records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
+        for _, record in records:
+            try:
+                self._take(record)
+            except ProtocolError as error:
+                self.malformed += 1
+                _log.warning("a malformed completion was dropped: %s", error)
+        for alias in self._replies.out.run(self._replies.out.service):
+            self._topology.lost(alias)
+        return now if hot else None
+
+    def _take(self, record: bytes | None) -> None:
+        if record is None:
+            raise Malformed("a message that has not two frames")
+        header = unpack(record)
+        if header.kind is Kind.WELCOME:
+            self._topology.on_welcome(Introduction.unpack(record[header.payload_at :]))
+        elif header.kind is Kind.LEAVING:
+            self._topology.on_leaving(Introduction.unpack(record[header.payload_at :]))
+        elif header.generation != self._generation:
+            return  # an answer to an earlier life of this node
+        elif header.kind is Kind.REPLY:
+            self._operations.reply(header.reply_route, record)
+        elif header.kind is Kind.ERROR:
+            self._operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
+        else:
+            raise Malformed(f"a {header.kind.name} record on the completion connection")
+
+    def close(self) -> None:
+        self._wakeup.close()

@@ -1,0 +1,325 @@
+"""`Topology`: which nodes there are, and who of them can be chosen (decisions 5, 6; design 4.2 E2, 4.7).
+
+A pairing of A with B:
+
+    A  data-out        -> B  data-in          HELLO    who I am, how to reach me
+    B  completion-out  -> A  completion-in    WELCOME  your hello arrived, and this is the way replies come: B is ready
+    B  data-out        -> A  data-in          HELLO    the same from the other side
+    A  completion-out  -> B  completion-in    WELCOME  A is ready
+
+Guarantees
+    A node is a candidate only after its welcome for the current connection and life. When a connection is lost, both of
+    its link are dropped, the node stops being a candidate, its pending operations end, and the link is made again under
+    fresh aliases; a node that was not named in `peers` is given up after `PATIENCE`.
+
+Ownership
+    on `lane`    everything but `sources` (written on the lane, single operations read by the ingress leader) and `ready`
+                 (replaced on the lane, read by anybody)
+    Lock order: this lane, then a selector's, then the operation or completion lane (decision 8).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import Lost, OutSocket
+from zlink_nogil.errors import DeadlineExceeded, Unavailable, ZLinkError
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.messaging.peers import Introduction, Link, Peer, Source
+from zlink_nogil.messaging.selection import Selector
+from zlink_nogil.messaging.wire import Kind, pack
+from zlink_nogil.scheduler import interrupts
+from zlink_nogil.state import StateLane, debug_assert_on_lane
+
+__all__ = ["Topology"]
+
+PATIENCE: Final = 15.0
+"""Seconds until a node that went away, and that nobody named in `peers`, is given up."""
+
+_log = logging.getLogger("zlink_nogil.messaging")
+_tokens = itertools.count(1)
+
+
+class Topology:
+    def __init__(self, me: Introduction, operations: Operations, completion_out: OutSocket) -> None:
+        self.me = me
+        self.lane = StateLane(f"topology {me.node}")
+        self.sources: dict[bytes, Source] = {}
+        self.ready: Mapping[str, Peer] = {}
+        self._operations = operations
+        self._data_out = operations.out
+        self._completion_out = completion_out
+        self._links: dict[int, Link] = {}  # by token
+        self._by_node: dict[str, Link] = {}
+        self._selectors: dict[str, Selector[Peer]] = {}
+        self._watchers: list[_sync.Parker] = []
+        self._watchers_lock = _sync.Lock()
+
+    # -- asked by senders -------------------------------------------------------------------------------------------
+
+    def selector(self, channel: str) -> Selector[Peer]:
+        """The selector of a channel, made on first use and kept up to date from then on."""
+        return self.lane.run(self._selector, channel)
+
+    def _selector(self, channel: str) -> Selector[Peer]:
+        debug_assert_on_lane(self.lane)
+        selector = self._selectors.get(channel)
+        if selector is None:
+            selector = self._selectors[channel] = Selector(channel)
+            self._offer(channel, selector)
+        return selector
+
+    def wait(self, enough: Callable[[Mapping[str, Peer]], bool], timeout: float, what: str) -> None:
+        """Block until `enough(ready peers)`; `DeadlineExceeded` naming `what` after `timeout` seconds."""
+        deadline = _sync.monotonic() + timeout
+        parker = _sync.Parker()
+        with self._watchers_lock:
+            self._watchers.append(parker)
+        try:
+            while not enough(self.ready):
+                left = deadline - _sync.monotonic()
+                if left <= 0 or not interrupts.park(parker, left):
+                    if enough(self.ready):
+                        return
+                    raise DeadlineExceeded(f"{what} not ready within {timeout} s (ready: {sorted(self.ready) or 'none'})")
+        finally:
+            with self._watchers_lock:
+                self._watchers.remove(parker)
+
+    def static_endpoints_ready(self, _ready: Mapping[str, Peer]) -> bool:
+        """Is every node named in `peers` ready?"""
+        return self.lane.run(lambda: all(link.peer is not None for link in self._links.values() if link.static))
+
+    # -- connecting -------------------------------------------------------------------------------------------------
+
+    def connect(self, endpoints: list[str]) -> None:
+        """Begin to pair with the nodes at these data endpoints."""
+        for endpoint in dict.fromkeys(endpoints):
+            self.lane.run(self._open, Link(endpoint, static=True), 0)
+
+    def _open(self, link: Link, answers: int) -> None:
+        """(Re)connect the data connection under a fresh alias and say hello on it."""
+        debug_assert_on_lane(self.lane)
+        link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint)
+        link.token = next(_tokens)
+        self._links[link.token] = link
+        self._say(Kind.HELLO, self._data_out, link.data_alias, link.token, answers)
+
+    def _say(self, kind: Kind, out: OutSocket, alias: bytes, token: int = 0, answers: int = 0) -> None:
+        me = self.me
+        introduction = Introduction(
+            me.mesh,
+            me.node,
+            me.generation,
+            me.data_endpoint,
+            me.completion_endpoint,
+            me.channels,
+            me.max_record_bytes,
+            token,
+            answers,
+        )
+        record = pack(kind, b"", b"", introduction.pack(), generation=0)
+        try:
+            out.run(out.send, alias, record, _nobody_waits)
+        except Unavailable:
+            return  # the connection is down; the monitor tells, and what follows says it again
+
+    # -- what the others say ----------------------------------------------------------------------------------------
+
+    def on_hello(self, routing_id: bytes, them: Introduction) -> None:
+        """A node has connected to our data-in socket."""
+        self.lane.run(self._on_hello, routing_id, them)
+
+    def _on_hello(self, routing_id: bytes, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        if not self._acceptable(them):
+            return
+        link = self._adopt(self._link_for(them), them)
+        self.sources[routing_id] = Source(them.node, them.generation, link)
+        assert link.completion_alias is not None, "an adopted link has its completion connection"
+        self._say(Kind.WELCOME, self._completion_out, link.completion_alias, answers=them.token)
+
+    def on_welcome(self, them: Introduction) -> None:
+        """A node answers the hello of our link `them.answers`."""
+        self.lane.run(self._on_welcome, them)
+
+    def _on_welcome(self, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._links.get(them.answers)
+        if link is None or not self._acceptable(them):
+            return  # for a connection that was given up meanwhile
+        link = self._adopt(link, them)
+        if link.token == them.answers:
+            link.welcomed = True
+            self._publish()
+
+    def on_leaving(self, them: Introduction) -> None:
+        """A node wants nothing new: it is no candidate any more, and is told after our last record to it."""
+        self.lane.run(self._on_leaving, them)
+
+    def _on_leaving(self, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._by_node.get(them.node)
+        if link is None or link.them is None or link.them.generation != them.generation:
+            return
+        link.leaving = True
+        self._publish()
+        self._say(Kind.LEFT, self._data_out, link.data_alias)
+
+    def on_left(self, them: Introduction) -> None:
+        """A node has sent us its last record."""
+        self.lane.run(self._on_left, them)
+
+    def _on_left(self, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._by_node.get(them.node)
+        if link is not None:
+            link.left = True
+            self._notify()
+
+    def _acceptable(self, them: Introduction) -> bool:
+        if them.mesh != self.me.mesh:
+            _log.warning("node %r of mesh %r is not of mesh %r: refused", them.node, them.mesh, self.me.mesh)
+            return False
+        if them.node == self.me.node:
+            _log.warning("node %r meets its own name at %s: refused", them.node, them.data_endpoint)
+            return False
+        return True
+
+    def _link_for(self, them: Introduction) -> Link:
+        """The link that leads to whoever says hello, or a new one."""
+        link = self._links.get(them.answers)
+        if link is None:
+            known = self._by_node.get(them.node)
+            if known is not None and known.them is not None and known.them.generation == them.generation:
+                return known
+            link = next((link for link in self._links.values() if link.endpoint == them.data_endpoint), None)
+        if link is None:
+            link = Link(them.data_endpoint, static=False)
+            self._open(link, answers=them.token)
+        return link
+
+    def _adopt(self, link: Link, them: Introduction) -> Link:
+        """`link` leads to `them`: one link per node, and its completion connection. Returns the link that is kept."""
+        known = self._by_node.get(them.node)
+        if known is not None and known is not link and known.them is not None:
+            if known.them.generation == them.generation:
+                known.static = known.static or link.static
+                self._drop(link)
+                link = known
+            else:
+                _log.warning("node %r has a new life elsewhere, at %s", them.node, them.data_endpoint)
+                self._lost(known)
+        if link.them is not None and link.them.generation != them.generation:
+            self._lost(link)  # a new life at the same place, and the old one's end was not seen yet
+        link.them = them
+        link.give_up_at = None
+        self._by_node[them.node] = link
+        if link.completion_alias is None:
+            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint)
+        return link
+
+    # -- loss -------------------------------------------------------------------------------------------------------
+
+    def lost(self, alias: Lost) -> None:
+        """A connection went down: both connections of its link are made again."""
+        self.lane.run(self._on_lost, alias)
+
+    def _on_lost(self, alias: Lost) -> None:
+        debug_assert_on_lane(self.lane)
+        link = next((known for known in self._links.values() if alias in (known.data_alias, known.completion_alias)), None)
+        if link is not None:
+            self._lost(link)
+
+    def _lost(self, link: Link) -> None:
+        peer = link.peer
+        self._disconnect(link)
+        self._publish()
+        if peer is not None:
+            self._operations.peer_lost(peer)
+        if not link.static:
+            link.give_up_at = link.give_up_at or _sync.monotonic() + PATIENCE
+        self._open(link, answers=0)
+
+    def _drop(self, link: Link) -> None:
+        self._disconnect(link)
+        self.sources = {rid: source for rid, source in self.sources.items() if source.link is not link}
+
+    def _disconnect(self, link: Link) -> None:
+        self._links.pop(link.token, None)
+        if link.them is not None and self._by_node.get(link.them.node) is link:
+            del self._by_node[link.them.node]
+        self._data_out.run(self._data_out.disconnect, link.data_alias)
+        if link.completion_alias is not None:
+            self._completion_out.run(self._completion_out.disconnect, link.completion_alias)
+        link.completion_alias = link.them = link.peer = None
+        link.welcomed = link.leaving = link.left = False
+
+    def manage(self) -> float | None:
+        """Give up nodes that stay away; returns when to look again (monotonic), None for never."""
+        return self.lane.run(self._manage)
+
+    def _manage(self) -> float | None:
+        debug_assert_on_lane(self.lane)
+        now = _sync.monotonic()
+        waiting = [link for link in self._links.values() if link.give_up_at is not None]
+        for link in waiting:
+            if link.give_up_at is not None and link.give_up_at <= now:
+                self._drop(link)
+        return min((link.give_up_at for link in waiting if link.give_up_at and link.give_up_at > now), default=None)
+
+    # -- leaving ----------------------------------------------------------------------------------------------------
+
+    def leave(self, timeout: float) -> None:
+        """Ask every ready node to choose us no more, and wait until each has sent its last record; at most `timeout` s."""
+        self.lane.run(self._leave)
+        try:
+            self.wait(self._all_left, timeout, "the other nodes' farewells are")
+        except ZLinkError as error:
+            _log.info("leaving without all farewells: %s", error)
+
+    def _leave(self) -> None:
+        for link in list(self._by_node.values()):
+            if link.completion_alias is not None:
+                self._say(Kind.LEAVING, self._completion_out, link.completion_alias)
+
+    def _all_left(self, _ready: Mapping[str, Peer]) -> bool:
+        return self.lane.run(lambda: all(link.left for link in self._by_node.values() if link.completion_alias))
+
+    # -- candidates -------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Bring `ready` and every selector to the links' present state."""
+        for link in self._links.values():
+            link.peer = self._view(link)
+        peers = [link.peer for link in self._links.values() if link.peer is not None and not link.leaving]
+        self.ready = {peer.node: peer for peer in peers}
+        for channel, selector in self._selectors.items():
+            self._offer(channel, selector)
+        self._notify()
+
+    def _view(self, link: Link) -> Peer | None:
+        them = link.them
+        if them is None or not link.welcomed:
+            return None
+        if link.peer is not None and link.peer.data_alias == link.data_alias:
+            return link.peer
+        return Peer(them.node, them.node.encode(), them.generation, link.data_alias, them.channels, them.max_record_bytes)
+
+    def _offer(self, channel: str, selector: Selector[Peer]) -> None:
+        able = {peer.identifier: (peer, peer.channels[channel]) for peer in self.ready.values() if channel in peer.channels}
+        selector.replace(able)
+
+    def _notify(self) -> None:
+        with self._watchers_lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.unpark()
+
+
+def _nobody_waits(error: ZLinkError | None) -> None:
+    """For control records: when one is not accepted, the connection is gone, and that is noticed elsewhere."""

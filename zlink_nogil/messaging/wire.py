@@ -1,0 +1,182 @@
+"""The wire format: one frame per record, header in front (design 4.2, decisions 5 and 10).
+
+    fixed part   44 bytes, little-endian: version, kind, size of the route, size of the extras, generation of the target's
+                 life, operation id (two words), reply route id, milliseconds left until the deadline
+    route        content type, channel and message name, UTF-8, separated by NUL: the same bytes for every message of a
+                 kind, so both sides look it up whole
+    extras       owner key and metadata; empty when there is neither
+    payload      the rest
+
+Nothing but the header is read before the owner's turn. A record shorter than it says, or of another version, is malformed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from zlink_nogil.errors import ErrorKind, ProtocolError, ZLinkError
+
+__all__ = ["HEADER_BYTES", "NO_METADATA", "Header", "Kind", "pack", "pack_error", "pack_extras", "pack_route", "unpack"]
+__all__ += ["unpack_error", "unpack_extras", "unpack_route"]
+
+VERSION: Final = 1
+NO_METADATA: Final[Mapping[str, bytes]] = {}
+MOST_METADATA: Final = 64
+"""Entries a message may carry."""
+
+_FIXED = struct.Struct("<BBHIQQQQI")
+HEADER_BYTES: Final = _FIXED.size
+_KEY = struct.Struct("<?H")
+_NAME = struct.Struct("<BI")
+
+
+class Kind(IntEnum):
+    SEND = 1
+    REQUEST = 2
+    REPLY = 3
+    ERROR = 4
+    HELLO = 16  # data connection: who I am, and how to reach me
+    WELCOME = 17  # completion connection: your hello arrived, and this is the way replies come
+    LEAVING = 18  # completion connection: send me nothing new
+    LEFT = 19  # data connection: that was my last record to you
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Header(NamedTuple):
+    """The fixed part, and where the rest begins in `record`."""
+
+    kind: Kind
+    route: bytes
+    extras: bytes
+    generation: int
+    operation_high: int
+    operation_low: int
+    reply_route: int
+    timeout_ms: int
+    payload_at: int
+
+
+class Malformed(ProtocolError):
+    """A record that cannot be read. `request` is (generation, operation id, reply route) where that much can be trusted."""
+
+    def __init__(self, message: str, request: tuple[int, int, int, int] | None = None) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+def pack(
+    kind: Kind,
+    route: bytes,
+    extras: bytes,
+    payload: bytes,
+    *,
+    generation: int,
+    operation: tuple[int, int] = (0, 0),
+    reply_route: int = 0,
+    timeout_ms: int = 0,
+) -> bytes:
+    """One record, each part written into it once."""
+    head = _FIXED.pack(VERSION, kind, len(route), len(extras), generation, *operation, reply_route, timeout_ms)
+    return b"".join((head, route, extras, payload))
+
+
+def unpack(record: bytes) -> Header:
+    """Read the header; `Malformed` for a record that is not one."""
+    if len(record) < HEADER_BYTES:
+        raise Malformed(f"a record of {len(record)} bytes has no header")
+    version, number, route_size, extras_size, generation, high, low, reply_route, timeout = _FIXED.unpack_from(record)
+    if version != VERSION:
+        raise Malformed(f"unknown version {version}")
+    request = (generation, high, low, reply_route) if number == Kind.REQUEST else None
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise Malformed(f"unknown kind of record {number}")
+    extras_at = HEADER_BYTES + route_size
+    payload_at = extras_at + extras_size
+    if payload_at > len(record):
+        raise Malformed(f"a record of {len(record)} bytes that should have at least {payload_at}", request)
+    route = record[HEADER_BYTES:extras_at]
+    extras = record[extras_at:payload_at]
+    return Header(kind, route, extras, generation, high, low, reply_route, timeout, payload_at)
+
+
+def pack_route(content_type: str, channel: str = "", message_name: str = "") -> bytes:
+    """`ValueError` when a name contains NUL or the whole is over 64 KiB."""
+    if "\0" in content_type or "\0" in channel or "\0" in message_name:
+        raise ValueError("content types, channel and message names must not contain NUL")
+    route = "\0".join((content_type, channel, message_name)).encode()
+    if len(route) > 0xFFFF:
+        raise ValueError("content type, channel and message name are over 64 KiB together")
+    return route
+
+
+def unpack_route(route: bytes) -> tuple[str, str, str]:
+    """(content type, channel, message name); `ProtocolError` when it is none."""
+    try:
+        content_type, channel, message_name = route.decode().split("\0")
+    except ValueError:
+        raise ProtocolError("the record's route cannot be read") from None
+    return content_type, channel, message_name
+
+
+def pack_extras(key: str | None, metadata: Mapping[str, bytes]) -> bytes:
+    """`ValueError` for a key over 64 KiB, too much metadata, or metadata that is not str to bytes."""
+    if key is None and not metadata:
+        return b""
+    encoded = (key or "").encode()
+    if len(encoded) > 0xFFFF:
+        raise ValueError("a key may have at most 64 KiB")
+    if len(metadata) > MOST_METADATA:
+        raise ValueError(f"at most {MOST_METADATA} metadata entries, not {len(metadata)}")
+    parts = [_KEY.pack(key is not None, len(encoded)), encoded]
+    for name, value in metadata.items():
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise ValueError("metadata must map str to bytes")
+        label = name.encode()
+        if len(label) > 0xFF:
+            raise ValueError(f"metadata name {name[:20]!r}... is over 255 bytes")
+        parts += (_NAME.pack(len(label), len(value)), label, value)
+    return b"".join(parts)
+
+
+def unpack_extras(extras: bytes) -> tuple[str | None, Mapping[str, bytes]]:
+    """(key, metadata); `ProtocolError` when they cannot be read."""
+    if not extras:
+        return None, NO_METADATA
+    metadata: dict[str, bytes] = {}
+    try:
+        has_key, size = _KEY.unpack_from(extras)
+        at = _KEY.size + size
+        key = _exactly(extras, _KEY.size, at).decode()
+        while at < len(extras):
+            label_size, value_size = _NAME.unpack_from(extras, at)
+            label_at = at + _NAME.size
+            value_at = label_at + label_size
+            at = value_at + value_size
+            metadata[_exactly(extras, label_at, value_at).decode()] = _exactly(extras, value_at, at)
+    except (struct.error, ValueError) as error:
+        raise ProtocolError(f"the record's key or metadata cannot be read: {error}") from None
+    return key if has_key else None, metadata
+
+
+def _exactly(data: bytes, start: int, end: int) -> bytes:
+    if end > len(data):
+        raise ValueError(f"{end - len(data)} bytes are missing")
+    return data[start:end]
+
+
+def pack_error(error: ZLinkError) -> bytes:
+    """The payload of an ERROR record."""
+    return bytes((error.kind,)) + error.message.encode(errors="replace")
+
+
+def unpack_error(payload: bytes) -> ZLinkError:
+    try:
+        return ZLinkError.of(ErrorKind(payload[0]), payload[1:].decode(errors="replace"))
+    except (IndexError, ValueError):
+        return ProtocolError("an error reply that cannot be read")
