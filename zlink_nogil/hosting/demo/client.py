@@ -1,0 +1,171 @@
+"""The demo's client: starts the servers, sends every file, adds up, and does the same work in a plain loop."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress
+
+from zlink_nogil.errors import ShuttingDown, ZLinkError
+from zlink_nogil.hosting.demo import server
+from zlink_nogil.hosting.demo.counting import Counts, Totals, count, package_of, sources
+from zlink_nogil.hosting.demo.report import Outcome
+from zlink_nogil.hosting.host import Host
+from zlink_nogil.messaging import Call, Mesh
+from zlink_nogil.scheduler import Completion
+
+__all__ = ["run"]
+
+WINDOW: Final = 256
+"""Requests in flight at most."""
+START_TIMEOUT: Final = 30.0
+FILE_TIMEOUT: Final = 60.0
+STOP_TIMEOUT: Final = 2.0
+
+
+def run(root: Path, nodes: int, workers: int | None, console: Console) -> Outcome:
+    """Index `root` on `nodes` processes and in a plain loop; `KeyboardInterrupt` after the servers have ended."""
+    files = [(path, package_of(path, root)) for path in sources(root)]
+    if not files:
+        raise SystemExit(f"no Python sources below {root}")
+    for path, _ in files:
+        path.read_bytes()  # both timed runs find the files in the page cache
+    host = Host(gc_freeze=True, gc_threshold=server.GC_THRESHOLD)
+    mesh = host.mesh(server.MESH, node_id="client")
+    with host, _servers(mesh, nodes, workers), Progress(console=console, transient=True) as progress:
+        mesh.channel("parse").wait_ready(nodes, START_TIMEOUT)
+        began = time.perf_counter()
+        errors = _index(mesh, files, progress)
+        reports = _reports(mesh)
+        seconds = time.perf_counter() - began
+    expected, sequential_errors, sequential_seconds = _plain_loop(files, console)
+    totals = _add_up(reports)
+    differing = sorted(name for name in totals.keys() | expected.keys() if totals.get(name) != expected.get(name))
+    gil = any(report.gil_enabled for report in reports) or server._gil_enabled()
+    messages = sum(report.messages for report in reports)
+    return Outcome(
+        path=str(root),
+        nodes=nodes,
+        workers=workers,
+        files=len(files),
+        messages=messages,
+        errors=errors.total(),
+        errors_by_kind=dict(errors),
+        sequential_errors=sequential_errors,
+        equal=not differing and errors.total() == sequential_errors,
+        gil_enabled=gil,
+        gc_threshold=server.GC_THRESHOLD,
+        seconds=seconds,
+        sequential_seconds=sequential_seconds,
+        speedup=sequential_seconds / seconds,
+        files_per_second=len(files) / seconds,
+        messages_per_second=messages / seconds,
+        peak_parallel=max((report.peak_parallel for report in reports), default=0),
+        packages=totals,
+        differing=differing,
+    )
+
+
+@contextmanager
+def _servers(mesh: Mesh, nodes: int, workers: int | None) -> Iterator[None]:
+    """The server processes, in a session of their own: Ctrl-C is the client's, which then ends them."""
+    environment = {**os.environ, server.CLIENT: mesh.endpoint, server.WORKERS: str(workers or "")}
+    command = [sys.executable, "-m", "zlink_nogil", "serve", f"{server.__name__}:host"]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for index in range(nodes):
+            environment[server.NODE] = f"server-{index + 1}"
+            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True))
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _index(mesh: Mesh, files: list[tuple[Path, str]], progress: Progress) -> Counter[str]:
+    """Send every file, at most `WINDOW` unanswered; returns the errors by kind."""
+    channel = mesh.channel("parse")
+    task = progress.add_task("indexing", total=len(files))
+    errors: Counter[str] = Counter()
+    window: deque[Completion[Counts]] = deque()
+
+    def settle() -> None:
+        try:
+            window.popleft().result()
+        except ZLinkError as error:
+            errors[error.kind.name] += 1
+        progress.advance(task)
+
+    for path, package in files:
+        while len(window) >= WINDOW:
+            settle()
+        try:
+            call: Call[Counts] = channel.request(
+                path.read_bytes(),
+                key=str(path),
+                reply=Counts,
+                metadata={"package": package.encode()},
+                timeout=FILE_TIMEOUT,
+            )
+            window.append(call.submit())
+        except ShuttingDown:
+            raise
+        except ZLinkError as error:  # nobody left to send it to
+            errors[error.kind.name] += 1
+            progress.advance(task)
+    while window:
+        settle()
+    return errors
+
+
+def _reports(mesh: Mesh) -> list[server.Report]:
+    reports: list[server.Report] = []
+    for node in mesh.nodes():
+        try:
+            reports.append(mesh.node(node).request("all", name="str", reply=server.Report).result())
+        except ZLinkError:
+            continue  # the node is gone, and its totals with it: the comparison shows it
+    return reports
+
+
+def _add_up(reports: list[server.Report]) -> dict[str, Totals]:
+    totals: dict[str, Totals] = {}
+    for report in reports:
+        for package, part in report.totals.items():
+            totals.setdefault(package, Totals()).add(part.counts, part.files)
+    return totals
+
+
+def _plain_loop(files: list[tuple[Path, str]], console: Console) -> tuple[dict[str, Totals], int, float]:
+    """The same files, read and counted one after another in this thread, under the same collector settings."""
+    warnings.simplefilter("ignore", SyntaxWarning)
+    gc.collect()
+    totals: dict[str, Totals] = {}
+    errors = 0
+    with console.status("the same in a plain loop, one thread"):
+        began = time.perf_counter()
+        for path, package in files:
+            try:
+                counts = count(path.read_bytes())
+            except Exception:  # the same kinds a handler's error stands for
+                errors += 1
+                continue
+            totals.setdefault(package, Totals()).add(counts)
+        return totals, errors, time.perf_counter() - began

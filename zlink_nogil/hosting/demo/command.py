@@ -1,0 +1,44 @@
+"""`zlink-nogil demo`: its options, its exit codes, and how its processes end."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from zlink_nogil.hosting.demo.client import run
+from zlink_nogil.hosting.demo.report import show
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Tree of Python sources; default: the running interpreter's standard library.",
+)
+@click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, 64), help="Server processes.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Worker threads of each; default: one per CPU.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here too.")
+@click.pass_context
+def demo(ctx: click.Context, path: Path | None, nodes: int, workers: int | None, json_file: Path | None) -> None:
+    """Index a tree of Python sources with NODES server processes, and check every total against a plain loop.
+
+    Exit code 0 when all totals are equal, 1 when they are not, 130 after Ctrl-C.
+    """
+    console = Console(stderr=True)
+    root = path or Path(sysconfig.get_path("stdlib"))
+    try:
+        outcome = run(root, nodes, workers, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the server processes have ended")
+        ctx.exit(130)
+    show(outcome, Console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
+    ctx.exit(0 if outcome.equal else 1)

@@ -1,0 +1,66 @@
+"""The outcome of a demo run, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from zlink_nogil.hosting.demo.counting import Totals
+
+__all__ = ["Outcome", "show"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`messages` are records that handlers were given, on all nodes; `seconds` from the first request to the last total."""
+
+    path: str
+    nodes: int
+    workers: int | None
+    files: int
+    messages: int
+    errors: int
+    errors_by_kind: dict[str, int]
+    sequential_errors: int
+    equal: bool
+    gil_enabled: bool
+    gc_threshold: int
+    seconds: float
+    sequential_seconds: float
+    speedup: float
+    files_per_second: float
+    messages_per_second: float
+    peak_parallel: int
+    packages: dict[str, Totals] = field(default_factory=dict)
+    differing: list[str] = field(default_factory=list)
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    table = Table(title=f"{outcome.path}: {outcome.files} files")
+    for column in ("package", "files", "lines", "functions", "classes", "imports", "longest function"):
+        table.add_column(column, justify="left" if column == "package" else "right")
+    for package, totals in sorted(outcome.packages.items()):
+        counts = totals.counts
+        numbers = (totals.files, counts.lines, counts.functions, counts.classes, counts.imports, counts.longest)
+        table.add_row(package, *(f"{number:,}" for number in numbers))
+    console.print(table)
+    workers = outcome.workers or "a worker per CPU"
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.errors_by_kind.items()))
+    errors = f"{outcome.errors} ({kinds})" if kinds else "0"
+    console.print(
+        f"nodes {outcome.nodes}, workers each: {workers}; GIL {'ON' if outcome.gil_enabled else 'off'}; "
+        f"collector threshold {outcome.gc_threshold}, start-up frozen\n"
+        f"files that did not parse or were lost: {errors}; the plain loop: {outcome.sequential_errors}\n"
+        f"{outcome.files_per_second:,.0f} files/s, {outcome.messages_per_second:,.0f} messages/s, "
+        f"most handlers at once in one process: {outcome.peak_parallel}\n"
+        f"{outcome.seconds:.2f} s; a plain loop in one thread {outcome.sequential_seconds:.2f} s; "
+        f"speed-up {outcome.speedup:.2f}",
+        highlight=False,
+    )
+    if outcome.equal:
+        console.print("every total equals the plain loop's", style="bold green")
+    else:
+        where = ", ".join(outcome.differing[:10]) or "the number of errors"
+        console.print(f"totals DIFFER from the plain loop's: {where}", style="bold red")

@@ -1,0 +1,213 @@
+"""`Host`: one process's part in its meshes (design 4.7, 7).
+
+Guarantees
+    `start` either starts everything or leaves nothing running. `close` ends everything in the nodes' closing order and
+    then, if it is the host's own, the pool; a second close is harmless. In the main thread Ctrl-C is deferred around
+    critical sections while the host runs (decision 15).
+
+Ownership
+    `_state` moves under `_lock`; `_meshes` is written before the start
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from types import FrameType
+from typing import Any, Final, Self
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation
+from zlink_nogil.execution import ExecutionLanePolicy
+from zlink_nogil.messaging import Codecs, Mesh
+from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.operation import Slots, process_slots
+from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.scheduler import WorkerPool, default_pool, default_standby, interrupts
+
+__all__ = ["Host"]
+
+DEFAULT_MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
+LEAST_MAX_RECORD_BYTES: Final = 64 * 1024
+DEFAULT_CLOSE_TIMEOUT: Final = 5.0
+
+_log = logging.getLogger("zlink_nogil.hosting")
+
+
+class _State(Enum):
+    NEW = auto()
+    RUNNING = auto()
+    CLOSED = auto()
+
+
+_TRANSITIONS = frozenset({(_State.NEW, _State.RUNNING), (_State.NEW, _State.CLOSED), (_State.RUNNING, _State.CLOSED)})
+
+
+class Host:
+    """Build it, give it meshes and handlers, then `with host:` or `start` ... `close`.
+
+    `workers` (default: the process's pool, a worker per CPU) makes a pool of the host's own;
+    `max_queued_application_jobs` bounds jobs accepted and not started; `max_pending_operations` operations in flight
+    (default: 4,096, shared by the process); `max_record_bytes` one record, header included; `policy` the owners' queues;
+    `gc_freeze` moves what exists at the start out of the collector's sight, and `gc_threshold` is `gc.set_threshold`'s
+    first value (a full collection stops every thread). Bad values raise `ValueError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        max_queued_application_jobs: int = 4096,
+        max_pending_operations: int | None = None,
+        max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
+        policy: ExecutionLanePolicy | None = None,
+        gc_freeze: bool = False,
+        gc_threshold: int | None = None,
+    ) -> None:
+        if max_record_bytes < LEAST_MAX_RECORD_BYTES:
+            raise ValueError(f"max_record_bytes must be at least {LEAST_MAX_RECORD_BYTES}, not {max_record_bytes}")
+        self.codecs = Codecs()
+        self._own_pool = None if workers is None else WorkerPool(workers, "zlink-host")
+        self._permits = Permits(max_queued_application_jobs)
+        self._slots = process_slots if max_pending_operations is None else Slots(max_pending_operations)
+        self._max_record_bytes = max_record_bytes
+        self._policy = policy or ExecutionLanePolicy()
+        self._gc_freeze = gc_freeze
+        self._gc_threshold = gc_threshold
+        self._meshes: dict[str, Mesh] = {}
+        self._lock = _sync.Lock()
+        self._state = _State.NEW
+        self._stop = _sync.Parker()
+        self._closed = _sync.Event()
+        self._deferring = False
+        self._fork = _sync.ForkGuard()
+
+    def mesh(
+        self,
+        name: str,
+        *,
+        bind: str = "tcp://127.0.0.1:0",
+        peers: Iterable[str] = (),
+        node_id: str | None = None,
+        advertise: str | None = None,
+    ) -> Mesh:
+        """Take part in the mesh `name`.
+
+        `bind` is where other nodes reach this one (port 0: the system's choice, see `Mesh.endpoint`), `peers` some of the
+        other nodes' endpoints - one that names us is found by itself -, `node_id` this node's name in the mesh, and
+        `advertise` the host name others use when `bind` is a wildcard. `ValueError`, or `AlreadyExists` for a second
+        mesh of that name.
+        """
+        if self._state is not _State.NEW:
+            raise InvalidOperation("meshes are added before the host starts")
+        if name in self._meshes:
+            raise AlreadyExists(f"the host is in mesh {name!r} already")
+        mesh = self._meshes[name] = Mesh(name, bind, list(peers), node_id, advertise, Handlers(self.codecs))
+        return mesh
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Bind, and begin to receive. `OSError` when an endpoint cannot be bound; nothing runs then."""
+        with self._lock:
+            self._move(_State.RUNNING)
+            resources = Resources(
+                self._own_pool or default_pool(),
+                default_standby(),
+                self._permits,
+                self._slots,
+                self.codecs,
+                self._policy,
+                self._max_record_bytes,
+            )
+        self._deferring = interrupts.install()
+        try:
+            for mesh in self._meshes.values():
+                mesh.start(resources)
+        except BaseException:
+            self.close(0.1)
+            raise
+        if self._gc_threshold is not None:
+            gc.set_threshold(self._gc_threshold)
+        if self._gc_freeze:
+            gc.freeze()
+
+    def wait_ready(self, timeout: float = 5.0) -> None:
+        """Block until every node named in `peers` is ready, both ways; `DeadlineExceeded` after `timeout` seconds."""
+        deadline = _sync.monotonic() + timeout
+        for mesh in self._meshes.values():
+            mesh.wait_ready(max(0.0, deadline - _sync.monotonic()))
+
+    def drain(self, timeout: float = DEFAULT_CLOSE_TIMEOUT) -> None:
+        """Leave the candidate lists, finish accepted work within `timeout` seconds, then stop. The same as `close`."""
+        self.close(timeout)
+
+    def close(self, timeout: float = DEFAULT_CLOSE_TIMEOUT) -> None:
+        """Stop. Every pending completion gets its one outcome. Harmless a second time (and then waits for the first).
+
+        Not on one of the host's workers: `InvalidOperation`, as in a forked child.
+        """
+        if self._fork.inherited():
+            raise InvalidOperation("the host was started before a fork and cannot be used in the child")
+        with self._lock:
+            first = self._state is not _State.CLOSED
+            if first:
+                self._move(_State.CLOSED)
+        if not first:
+            self._closed.wait()
+            return
+        try:
+            for mesh in self._meshes.values():
+                mesh.close(timeout)
+            if self._own_pool is not None:
+                self._own_pool.close(max(1.0, timeout))
+        except DeadlineExceeded as error:
+            _log.error("closed with work still running: %s", error)
+        finally:
+            if self._deferring and _sync.current_thread() is _sync.main_thread():
+                self._deferring = False
+                interrupts.restore()
+            self._stop.unpark()
+            self._closed.set()
+
+    def serve_forever(self) -> None:
+        """Block until SIGTERM, SIGINT or `close`, then drain. A second SIGTERM ends the process at once."""
+        previous: Any = None
+        in_main = _sync.current_thread() is _sync.main_thread()
+        if in_main:
+            previous = signal.signal(signal.SIGTERM, self._on_sigterm)
+        try:
+            interrupts.park(self._stop)
+        except KeyboardInterrupt:
+            _log.info("interrupted: draining")
+        finally:
+            self.drain()
+            if in_main:
+                signal.signal(signal.SIGTERM, previous)
+
+    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, _stop_at_once)
+        self._stop.unpark()
+
+    @property
+    def meshes(self) -> Sequence[Mesh]:
+        return tuple(self._meshes.values())
+
+    def _move(self, state: _State) -> None:
+        if (self._state, state) not in _TRANSITIONS:
+            raise InvalidOperation(f"the host is {self._state.name.lower()} and cannot become {state.name.lower()}")
+        self._state = state
+
+
+def _stop_at_once(signum: int, _frame: FrameType | None) -> None:
+    os._exit(128 + signum)
