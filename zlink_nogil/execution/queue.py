@@ -125,6 +125,7 @@ class SerialExecutionQueue:
     def _submit(
         self, work: Callable[[], Any], payload_bytes: int, lane: Lane, line: deque[Turn] | None = None
     ) -> Completion[Any]:
+        self._pool.check_fork()
         turn = SubmittedTurn(work, payload_bytes)
         turn.completion = Completion(self._pool, functools.partial(self._cancel, turn), self.throw_if_current)
         refused = self._admit((turn,), lane, lane.waiting if line is None else line)
@@ -164,8 +165,12 @@ class SerialExecutionQueue:
         """Called having moved to SCHEDULED, outside the gate."""
         if not self._pool.submit(self):
             self._expire()  # the pool is closed: what has not begun never will
-            while self.run_slice():
-                pass  # only a suspended turn is left: this thread is the last that can unwind it
+            self._pool.run_late(self._run_out)
+
+    def _run_out(self) -> None:
+        """Only a suspended turn is left: unwind it."""
+        while self.run_slice():
+            pass
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -181,11 +186,13 @@ class SerialExecutionQueue:
 
     def is_idle(self) -> bool:
         """Is nothing queued, running or suspended at this moment?"""
+        self._pool.check_fork()
         with self._gate:
             return self._state is _State.IDLE
 
     def reserved(self) -> tuple[int, int]:
         """(items, bytes) admitted and not yet finished, both lanes."""
+        self._pool.check_fork()
         with self._gate:
             items, size = self._application.reserved()
             more_items, more_size = self._lifecycle.reserved()
@@ -195,8 +202,9 @@ class SerialExecutionQueue:
 
     def await_quiescence(self) -> Completion[None]:
         """Done when nothing accepted is left, suspended work included. `InvalidOperation` on a turn of this queue."""
+        self._pool.check_fork()
         self.throw_if_current()
-        completion: Completion[None] = Completion(self._pool)
+        completion: Completion[None] = Completion(self._pool, before_wait=self.throw_if_current)
         with self._gate:
             if self._state is not _State.IDLE:
                 self._quiet.append(completion)
@@ -211,6 +219,7 @@ class SerialExecutionQueue:
         at its `await` and runs to its end. `DeadlineExceeded` if a turn is still running `timeout` seconds after that.
         On a turn of this queue it only marks the queue closed.
         """
+        self._pool.check_fork()
         with self._gate:
             self._closed = True
         if self.is_current():
@@ -224,6 +233,7 @@ class SerialExecutionQueue:
 
     def retire(self) -> bool:
         """Close the queue if it is idle, as one decision; False (nothing done) if it is not."""
+        self._pool.check_fork()
         with self._gate:
             if self._state is not _State.IDLE:
                 return False
@@ -235,10 +245,9 @@ class SerialExecutionQueue:
         with self._gate:
             self._closed = self._expired = True
             lines = (self._barrier, self._lifecycle.waiting, self._application.waiting)
-            unstarted = [turn for line in lines for turn in line if turn.state is TurnState.QUEUED]
+            unstarted = [turn for line in lines for turn in line]
             for turn in unstarted:
-                turn.move(TurnState.FINISHED)
-                turn.lane.give_back(turn.cost)
+                self._withdraw(turn)
             held = self._held
             resumed = held is not None and held.state is TurnState.SUSPENDED
             if held is not None and resumed:
@@ -280,14 +289,12 @@ class SerialExecutionQueue:
         """The turn to run next, left where it is. Under the gate."""
         if self._held is not None:
             return self._held if self._held.state is TurnState.NOTIFIED else None
-        application = _head(self._application.waiting)
-        lifecycle = _head(self._lifecycle.waiting)
-        barrier = _head(self._barrier)
-        if barrier is not None:
-            return barrier
-        if lifecycle is not None and (application is None or self._burst < self.policy.lifecycle_burst_limit):
-            return lifecycle
-        return application
+        if self._barrier:
+            return self._barrier[0]
+        application, lifecycle = self._application.waiting, self._lifecycle.waiting
+        if lifecycle and (not application or self._burst < self.policy.lifecycle_burst_limit):
+            return lifecycle[0]
+        return application[0] if application else None
 
     def _take(self, turn: Turn) -> None:
         """Under the gate: remove the turn that `_next` found and mark it running."""
@@ -356,8 +363,7 @@ class SerialExecutionQueue:
                 return False
             unstarted = turn.state is TurnState.QUEUED
             if unstarted:
-                turn.move(TurnState.FINISHED)
-                turn.lane.give_back(turn.cost)
+                self._withdraw(turn)
             elif turn.state is TurnState.SUSPENDED:
                 resumed = self._notify(turn, Cancelled())
             else:  # raised at its next wait, if there is one
@@ -367,6 +373,13 @@ class SerialExecutionQueue:
         if resumed:
             self._schedule()
         return True
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Under the gate: end a turn that has not begun. Nothing of it stays behind, so what is waiting is bounded."""
+        turn.move(TurnState.FINISHED)
+        turn.lane.give_back(turn.cost)
+        line = self._barrier if turn in self._barrier else turn.lane.waiting
+        line.remove(turn)
 
     def _notify(self, turn: Turn, interruption: BaseException | None) -> bool:
         """Under the gate: the suspended turn can go on; True when the caller must schedule the queue."""
@@ -383,10 +396,3 @@ class SerialExecutionQueue:
         if (self._state, state) not in _TRANSITIONS:
             raise InvalidOperation(f"queue {self.name!r} cannot go from {self._state.name} to {state.name}")
         self._state = state
-
-
-def _head(line: deque[Turn]) -> Turn | None:
-    """The first turn that was not ended while it waited."""
-    while line and line[0].state is TurnState.FINISHED:
-        line.popleft()
-    return line[0] if line else None

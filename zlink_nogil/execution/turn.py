@@ -88,8 +88,8 @@ class Turn(ABC):
     lane: Lane
 
     def __init__(self, payload_bytes: int = 0, context: contextvars.Context | None = None) -> None:
-        if payload_bytes < 0:
-            raise ValueError(f"payload_bytes must not be negative, not {payload_bytes}")
+        if not isinstance(payload_bytes, int) or payload_bytes < 0:
+            raise ValueError(f"payload_bytes must be an integer and not negative, not {payload_bytes!r}")
         self.payload_bytes = payload_bytes
         self.cost = 0
         self.state = TurnState.QUEUED
@@ -148,6 +148,8 @@ class Turn(ABC):
             value = self.begin()
             if not isinstance(value, types.CoroutineType):
                 return None, value
+            if value.cr_running or value.cr_suspended:
+                raise InvalidOperation("the work returned a coroutine that another turn runs already")
             coroutine = self._coroutine = value
         try:
             while True:

@@ -15,6 +15,7 @@ Ownership
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import copy
 import logging
 from collections.abc import Callable, Generator
@@ -40,7 +41,7 @@ class _State(Enum):
 
 # The lifecycle is one step: PENDING to one of the other three.
 
-type _Callback[T] = Callable[[Completion[T]], object]
+type _Callback[T] = tuple[contextvars.Context, Callable[[Completion[T]], object]]
 
 
 class Completion[T]:
@@ -106,6 +107,7 @@ class Completion[T]:
 
     def cancel(self) -> bool:
         """Ask for cancellation; True if the operation will end as cancelled or decide so itself, False if it is too late."""
+        self._check_fork()
         with self._lock:
             if self.done():
                 return False
@@ -113,17 +115,23 @@ class Completion[T]:
         return canceller() if canceller is not None else self.abandon()
 
     def add_done_callback(self, callback: Callable[[Completion[T]], object]) -> None:
-        """Call `callback(self)` in a new turn of the pool once the outcome is there. What it raises is logged."""
+        """Call `callback(self)` in a new turn of the pool, and a copy of the caller's context, once the outcome is there.
+
+        What it raises is logged.
+        """
+        self._check_fork()
+        entry = (contextvars.copy_context(), callback)
         with self._lock:
             if not self.done():
-                self._callbacks.append(callback)
+                self._callbacks.append(entry)
                 return
-        self._dispatch([callback])
+        self._dispatch([entry])
 
     def __await__(self) -> Generator[Completion[Any], None, T]:
         if not self.done():
-            if self._before_wait is not None:
-                self._before_wait()
+            before_wait = self._before_wait  # read once: the outcome takes it away
+            if before_wait is not None:
+                before_wait()
             yield self
         return self.outcome()
 
@@ -168,8 +176,10 @@ class Completion[T]:
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        if self._before_wait is not None:
-            self._before_wait()
+        self._check_fork()
+        before_wait = self._before_wait  # read once: the outcome takes it away
+        if before_wait is not None:
+            before_wait()
         parker = _sync.Parker()
         if not self.add_waker(parker.unpark):
             return
@@ -180,6 +190,10 @@ class Completion[T]:
                 self.remove_waker(parker.unpark)
         if not self.done():
             raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
+
+    def _check_fork(self) -> None:
+        if self._pool is not None:
+            self._pool.check_fork()
 
     # -- for the operation's owner and the runtime ------------------------------------------------------------------
 
@@ -233,8 +247,9 @@ class Completion[T]:
 
     def _dispatch(self, callbacks: list[_Callback[T]], then: Callable[[], None] | None = None) -> None:
         turn = _CallbackTurn(self, callbacks, then)
-        if not (self._pool or default_pool()).submit(turn):
-            turn.run_slice()  # the pool is closed: this thread is the only one left to do it
+        pool = self._pool or default_pool()
+        if not pool.submit(turn):
+            pool.run_late(turn.run_slice)
 
 
 class _CallbackTurn[T]:
@@ -248,9 +263,9 @@ class _CallbackTurn[T]:
         self._then = then
 
     def run_slice(self) -> bool:
-        for callback in self._callbacks:
+        for context, callback in self._callbacks:
             try:
-                callback(self._completion)
+                context.run(callback, self._completion)
             except BaseException:  # a worker must survive any callback
                 _log.exception("a completion callback failed: %r", callback)
         if self._then is not None:
@@ -261,10 +276,21 @@ class _CallbackTurn[T]:
 def _fresh(error: BaseException) -> BaseException:
     """A copy to raise, so that two waiters do not share a traceback; the original where it cannot be copied."""
     try:
-        fresh = copy.copy(error)
-    except Exception:  # an exception class with its own constructor and no way to copy it
+        fresh = _copy(error)
+    except Exception:  # a class with a layout and a constructor of its own
         return error
-    if type(fresh) is not type(error):
-        return error
-    fresh.__cause__ = error.__cause__
+    fresh.__cause__, fresh.__context__ = error.__cause__, error.__context__
+    fresh.__suppress_context__ = error.__suppress_context__
     return fresh.with_traceback(error.__traceback__)
+
+
+def _copy(error: BaseException) -> BaseException:
+    try:
+        fresh = copy.copy(error)
+        if type(fresh) is type(error) and fresh.args == error.args:
+            return fresh
+    except Exception:  # told apart below
+        pass
+    fresh = BaseException.__new__(type(error), *error.args)  # its constructor takes something else than `args`
+    fresh.__dict__.update(error.__dict__)
+    return fresh

@@ -63,6 +63,7 @@ def raise_if_interrupted() -> None:
 def _on_sigint(_signum: int, frame: FrameType | None) -> None:
     global _pending
     if _interruptible(frame):
+        _pending = False  # an earlier one is told with this one
         _deliver(frame)
     else:
         _pending = True
@@ -77,11 +78,11 @@ def _deliver(frame: FrameType | None) -> None:
 
 
 def _interruptible(frame: FrameType | None) -> bool:
-    """True when the innermost frame of ours is `park`, or none is ours."""
+    """True when the innermost frame of ours is a safe point, or none is ours."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module == _PACKAGE or module.startswith(_PACKAGE + "."):
-            if frame.f_code is park.__code__:
+            if frame.f_code in (park.__code__, raise_if_interrupted.__code__):
                 return True
             if module != _sync.__name__:
                 return False

@@ -3,6 +3,7 @@
 Guarantees
     Every runnable that `submit` accepted gets its slice, also when the pool is closing. A worker survives what a slice
     raises. `close` joins every worker; a second close is harmless. A pool inherited through `os.fork` refuses work.
+    An async generator that was dropped half-way is closed by a worker, after its present slice or at `close`.
 
 Assumes
     A runnable is in the pool at most once at a time (it keeps that flag itself).
@@ -10,22 +11,25 @@ Assumes
 Ownership
     `_ready`    the shared set (`ready.py`)
     `_threads`  written under `_lock`, once, by the first submit; read-only afterwards
+    `_closed`   under `_lock`
     `_orphans`  async generators nobody finished, appended by finalizers (no lock may be taken there), taken by workers
 """
 
 from __future__ import annotations
 
 import atexit
+import contextvars
 import logging
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded, InvalidOperation
 from zlink_nogil.scheduler.ready import ReadySet, Runnable
+from zlink_nogil.state import StateLane
 
 __all__ = ["WorkerPool", "default_pool"]
 
@@ -46,6 +50,7 @@ class WorkerPool:
         self._lock = _sync.Lock()
         self._ready = ReadySet()
         self._threads: tuple[_sync.Thread, ...] = ()
+        self._closed = False
         self._orphans: deque[AsyncGenerator[Any, Any]] = deque()
         self._fork = _sync.ForkGuard()
 
@@ -57,10 +62,17 @@ class WorkerPool:
 
     def submit(self, runnable: Runnable) -> bool:
         """Give `runnable` to the workers; False if the pool is closed. `InvalidOperation` in a forked child."""
-        self._check_fork()
+        self.check_fork()
         if not self._threads:
             self._start()
         return self._ready.add(runnable)
+
+    def run_late(self, work: Callable[[], object]) -> None:
+        """For what a closed pool did not take: run it here, where nobody else is left; but never on a state lane."""
+        if StateLane.current is None:
+            work()
+        else:
+            _sync.Thread(target=work, name=f"{self.name}-late", daemon=True).start()
 
     def close(self, timeout: float | None = None) -> None:
         """Accept nothing new, run what was accepted, join the workers.
@@ -68,10 +80,11 @@ class WorkerPool:
         `DeadlineExceeded` when workers are still busy after `timeout` seconds (they end by themselves afterwards);
         `InvalidOperation` on one of the pool's own workers.
         """
-        self._check_fork()
-        if _sync.current_thread() in self._threads:
+        self.check_fork()
+        if self.is_worker():
             raise InvalidOperation(f"pool {self.name!r} cannot be closed by one of its own workers")
         with self._lock:  # not before a first submit has started its threads
+            self._closed = True
             self._ready.close()
         deadline = None if timeout is None else _sync.monotonic() + timeout
         for thread in self._threads:
@@ -79,6 +92,10 @@ class WorkerPool:
         busy = [thread.name for thread in self._threads if thread.is_alive()]
         if busy:
             raise DeadlineExceeded(f"workers still busy after {timeout} s: {', '.join(busy)}")
+
+    def is_worker(self) -> bool:
+        """Is the calling thread one of the pool's workers?"""
+        return _sync.current_thread() in self._threads
 
     def counts(self) -> tuple[int, int]:
         """(ready runnables, idle workers) at one moment."""
@@ -88,13 +105,14 @@ class WorkerPool:
         """Was the pool made before a fork, by the parent of this process?"""
         return self._fork.inherited()
 
-    def _check_fork(self) -> None:
+    def check_fork(self) -> None:
+        """`InvalidOperation` in a process that inherited the pool through a fork (decision 16)."""
         if self.inherited():
             raise InvalidOperation(f"pool {self.name!r} was started before a fork and cannot be used in the child")
 
     def _start(self) -> None:
         with self._lock:
-            if self._threads:
+            if self._threads or self._closed:
                 return
             threads = tuple(
                 _sync.Thread(target=self._work, name=f"{self.name}-worker-{index}", daemon=True)
@@ -116,8 +134,12 @@ class WorkerPool:
                 again = False
             if again:
                 ready.put_back(runnable)
-            while self._orphans:
-                self._finish_orphan()
+            self._finish_orphans()
+        self._finish_orphans()
+
+    def _finish_orphans(self) -> None:
+        while self._orphans:
+            contextvars.Context().run(self._finish_orphan)
 
     def _finish_orphan(self) -> None:
         """Run the `finally` blocks of an async generator that was dropped half-way, up to its first wait."""
@@ -134,7 +156,10 @@ class WorkerPool:
             _log.exception("closing a dropped async generator failed: %r", orphan)
             return
         _log.error("a dropped async generator waits in its clean-up and is given up: %r", orphan)
-        closing.close()
+        try:
+            closing.close()
+        except BaseException:  # user code
+            _log.exception("a dropped async generator goes on waiting: %r", orphan)
 
 
 _default_lock = _sync.Lock()

@@ -3,7 +3,8 @@
 Guarantees
     A driver that was added is rotated whenever one of its descriptors is readable or its deadline has come. After
     `remove` has returned the thread does not touch the driver or its descriptors any more. With nothing to do it sleeps
-    in one system call; with no driver left it ends. It survives a driver that raises.
+    in one system call; with no driver left it ends. It survives a driver that raises; a driver whose descriptors cannot
+    be watched is refused by `add`. A stand-by inherited through `os.fork` refuses drivers.
 
 Ownership
     `_changes`, `_thread`               under `_lock`
@@ -15,12 +16,17 @@ from __future__ import annotations
 import logging
 import select
 from collections import deque
+from contextlib import suppress
+from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler.driver import Driver
 
 __all__ = ["StandBy", "default_standby"]
+
+LONGEST_SLEEP: Final = 3600.0
+"""Seconds; a later deadline does not fit into epoll's milliseconds at some point."""
 
 _log = logging.getLogger("zlink_nogil.scheduler")
 
@@ -36,13 +42,25 @@ class _Seat:
         self.deadline: float | None = None
 
 
+class _Change:
+    """What the thread is asked for; `done` is set when it has been, or has been refused with `error`."""
+
+    __slots__ = ("add", "done", "driver", "error")
+
+    def __init__(self, driver: Driver, add: bool) -> None:
+        self.driver = driver
+        self.add = add
+        self.done = _sync.Event()
+        self.error: BaseException | None = None
+
+
 class StandBy:
     """Its thread lives while there is a driver. `add` and `remove` are thread-safe; not for the thread itself."""
 
     def __init__(self, name: str = "zlink-standby") -> None:
         self.name = name
         self._lock = _sync.Lock()
-        self._changes: deque[tuple[Driver, bool, _sync.Event]] = deque()
+        self._changes: deque[_Change] = deque()
         self._thread: _sync.Thread | None = None
         self._wake = _sync.EventFd()
         self._epoll = _sync.Epoll()
@@ -52,29 +70,35 @@ class StandBy:
         self._fork = _sync.ForkGuard()
 
     def add(self, driver: Driver) -> None:
-        """Lead `driver` from now on; returns when its descriptors are being watched."""
-        self._change(driver, add=True)
+        """Lead `driver` from now on; returns when its descriptors are being watched. Harmless a second time.
+
+        Raises what `driver.descriptors` raises, or `OSError` when one of them cannot be watched.
+        """
+        self._change(_Change(driver, add=True))
 
     def remove(self, driver: Driver) -> None:
         """Stop leading `driver`; returns when the thread has let go of it (and has ended, if it was the last)."""
-        self._change(driver, add=False)
+        self._change(_Change(driver, add=False))
 
-    def _change(self, driver: Driver, *, add: bool) -> None:
-        done = _sync.Event()
+    def _change(self, change: _Change) -> None:
+        if self.inherited():
+            raise InvalidOperation("the stand-by was started before a fork and cannot be used in the child")
         with self._lock:
             thread = self._thread
             if thread is _sync.current_thread():
                 raise InvalidOperation("drivers are not added or removed by the stand-by thread itself")
-            self._changes.append((driver, add, done))
+            self._changes.append(change)
             if thread is None:
                 thread = self._thread = _sync.Thread(target=self._run, name=self.name, daemon=True)
                 thread.start()
         self._wake.set()
-        done.wait()
+        change.done.wait()
         with self._lock:
             ended = self._thread is not thread
         if ended:
             thread.join()
+        if change.error is not None:
+            raise change.error
 
     # -- the thread -------------------------------------------------------------------------------------------------
 
@@ -96,19 +120,31 @@ class StandBy:
         """False when no driver is left: the decision to end and the next `add` exclude each other."""
         with self._lock:
             changes, self._changes = self._changes, deque()
-            for driver, add, _ in changes:
-                if add:
-                    seat = self._seats[id(driver)] = _Seat(driver)
-                    self._watch(seat)
-                    due.add(seat)
-                elif (gone := self._seats.pop(id(driver), None)) is not None:
+            for change in changes:
+                if change.add:
+                    self._add(change, due)
+                elif (gone := self._seats.pop(id(change.driver), None)) is not None:
                     self._forget(gone)
                     due.discard(gone)
             if not self._seats:
                 self._thread = None
-        for _, _, done in changes:
-            done.set()
-        return bool(self._seats)
+            left = bool(self._seats)
+        for change in changes:
+            change.done.set()
+        return left
+
+    def _add(self, change: _Change, due: set[_Seat]) -> None:
+        if id(change.driver) in self._seats:
+            return
+        seat = _Seat(change.driver)
+        try:
+            self._watch(seat)
+        except BaseException as error:  # the only thread that waits must survive any driver
+            self._forget(seat)
+            change.error = error
+            return
+        self._seats[id(change.driver)] = seat
+        due.add(seat)
 
     def _rotate(self, seat: _Seat) -> None:
         try:
@@ -121,21 +157,26 @@ class StandBy:
     def _watch(self, seat: _Seat) -> None:
         wanted = set(seat.driver.descriptors())
         for fd in seat.registered - wanted:
-            self._epoll.unregister(fd)
-            del self._by_fd[fd]
+            self._unregister(seat, fd)
         for fd in wanted - seat.registered:
             self._epoll.register(fd, select.EPOLLIN)
+            seat.registered.add(fd)
             self._by_fd[fd] = seat
-        seat.registered = wanted
 
     def _forget(self, seat: _Seat) -> None:
-        for fd in seat.registered:
-            self._epoll.unregister(fd)
+        for fd in list(seat.registered):
+            self._unregister(seat, fd)
+
+    def _unregister(self, seat: _Seat, fd: int) -> None:
+        seat.registered.discard(fd)
+        if self._by_fd.get(fd) is seat:  # or else it was closed, and its number is another driver's by now
             del self._by_fd[fd]
+            with suppress(OSError):  # it was closed
+                self._epoll.unregister(fd)
 
     def _sleep_time(self) -> float:
         deadlines = [seat.deadline for seat in self._seats.values() if seat.deadline is not None]
-        return max(0.0, min(deadlines) - _sync.monotonic()) if deadlines else -1.0
+        return min(max(0.0, min(deadlines) - _sync.monotonic()), LONGEST_SLEEP) if deadlines else -1.0
 
     def inherited(self) -> bool:
         return self._fork.inherited()

@@ -12,7 +12,7 @@ Assumes
 Ownership
     the lock   (`_acquire`, `_release`) held for the whole turn; handed over, still locked, to the head of the line
     `_line`    posted work and tickets of parked callers, one FIFO: appended under `_door`, popped by the lane's holder
-    `_closed`  written on the lane and under `_door`; so either of the two is enough to read it
+    `_closed`  written under `_door`; a turn that finds it false, holding the lock, is one that `close` waits for
     `_outer`   the lane the holder was on before; valid while the lane is held, for its holder
     `_on.lane` per thread: the innermost lane this thread holds
 """
@@ -53,16 +53,32 @@ class _Current:
 class StateLane:
     """Runs short pieces of work one at a time on the callers' own threads.
 
-    `name` appears in errors; `on_error(exc)` receives what posted work raises (default: logged).
+    `name` appears in errors; `on_error(exc)` receives what posted work raises (default: logged). `rank` is the lane's place
+    in a lock order: debug builds refuse to enter it from a lane of the same or a higher rank (decision 8).
     All members are thread-safe.
     """
 
-    __slots__ = ("__weakref__", "_acquire", "_closed", "_door", "_line", "_on_error", "_outer", "_release", "name")
+    __slots__ = (
+        "__weakref__",
+        "_acquire",
+        "_closed",
+        "_door",
+        "_fork",
+        "_line",
+        "_on_error",
+        "_outer",
+        "_rank",
+        "_release",
+        "name",
+    )
 
     current = _Current()
 
-    def __init__(self, name: str, on_error: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(
+        self, name: str, on_error: Callable[[BaseException], None] | None = None, *, rank: int | None = None
+    ) -> None:
         self.name = name
+        self._rank = rank
         self._on_error = on_error or self._log_error
         lock = _sync.Lock()
         self._acquire = lock.acquire
@@ -70,6 +86,7 @@ class StateLane:
         self._door = _sync.Lock()
         self._line: deque[Callable[[], Any] | _Ticket] = deque()
         self._closed = False
+        self._fork = _sync.ForkGuard()
         self._outer: StateLane | None = None
 
     def __repr__(self) -> str:
@@ -100,8 +117,10 @@ class StateLane:
         outer = on.lane
         if outer is not None:
             self.throw_if_reentrant()
+            if __debug__:
+                self._check_order(outer)
         if not self._acquire(False):
-            self._wait_for_turn(outer)
+            self._wait_for_turn(outer, self._compete_then_park)
         if self._closed:
             self._leave()
             raise self._closed_error()
@@ -119,8 +138,13 @@ class StateLane:
                 if line:  # somebody joined it between the look and the release
                     self._serve_line_if_free()
 
+    def _check_order(self, outer: StateLane) -> None:
+        if self._rank is not None and outer._rank is not None and outer._rank >= self._rank:
+            raise InvalidOperation(f"lane {self.name!r} is entered from {outer.name!r}: against the lock order")
+
     def try_post(self, work: Callable[[], Any]) -> bool:
         """Queue `work` without waiting; False if the lane is closed. What it raises goes to `on_error`."""
+        self._check_fork()
         with self._door:
             if self._closed:
                 return False
@@ -134,33 +158,38 @@ class StateLane:
         Returns after the accepted posted work has run; from inside a turn of this lane it runs when that turn ends.
         """
         if self.is_on_lane:
-            self._mark_closed()
+            with self._door:
+                self._closed = True
             return
-        outer = _on.lane
-        if not self._acquire(False):
-            try:
-                self._wait_for_turn(outer)
-            except ShuttingDown:  # another close was first, and has the line served before it hands the lane on
-                return
-        self._mark_closed()
+        self._wait_for_turn(_on.lane, self._close_then_park)
         self._leave()
 
-    def _mark_closed(self) -> None:
+    def _close_then_park(self) -> None:
+        """Behind everything accepted, whoever else closes: what was posted has run when the ticket is granted."""
+        ticket = _Ticket()
         with self._door:
             self._closed = True
+            self._line.append(ticket)
+        self._park(ticket)
+
+    def _check_fork(self) -> None:
+        """Not on the way of a turn that finds the lane free."""
+        if self._fork.inherited():
+            raise InvalidOperation(f"state lane {self.name!r} was made before a fork and cannot be used in the child")
 
     def _closed_error(self) -> ShuttingDown:
         return ShuttingDown(f"state lane {self.name!r} is closed")
 
     # -- taking and handing over the lock ---------------------------------------------------------------------------
 
-    def _wait_for_turn(self, outer: StateLane | None) -> None:
-        """Returns holding the lock; on an exception it is not held."""
+    def _wait_for_turn(self, outer: StateLane | None, wait: Callable[[], None]) -> None:
+        """`wait` returns holding the lock; on an exception it is not held."""
+        self._check_fork()
         if __debug__ and outer is not None:
             with _waits.waiting(outer, self):
-                self._compete_then_park()
+                wait()
         else:
-            self._compete_then_park()
+            wait()
 
     def _compete_then_park(self) -> None:
         if self._acquire(timeout=PARK_BOUND):
@@ -170,8 +199,11 @@ class StateLane:
             if self._closed:
                 raise self._closed_error()
             self._line.append(ticket)
-        self._serve_line_if_free()  # the holder may have left before it could see the ticket
+        self._park(ticket)
+
+    def _park(self, ticket: _Ticket) -> None:
         try:
+            self._serve_line_if_free()  # the holder may have left before it could see the ticket
             ticket.wait()
         except BaseException:  # an interrupt: the place in the line must not swallow a hand-over
             if not self._forget(ticket):
@@ -224,9 +256,15 @@ class StateLane:
         try:
             work()
         except BaseException as error:  # the thread that serves the line is not the one that posted
-            self._on_error(error)
+            self._report(error)
         finally:
             _on.lane = outer
+
+    def _report(self, error: BaseException) -> None:
+        try:
+            self._on_error(error)
+        except BaseException:  # the lock is held: nothing may keep the line from being served
+            _log.exception("the error hook of lane %r failed on %r", self.name, error)
 
     def _log_error(self, error: BaseException) -> None:
         _log.error("work posted to lane %r failed", self.name, exc_info=error)
