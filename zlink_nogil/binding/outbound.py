@@ -15,13 +15,16 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from zlink_nogil.binding.raw import Connected, Context
 from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Lost", "OutSocket", "Waiting"]
+
+CROWDED_LOOK: Final = 0.01
+"""Seconds."""
 
 type Lost = bytes
 """The alias of a connection that went down."""
@@ -39,13 +42,23 @@ class Waiting:
         self.done = done
 
     def abandon(self) -> None:
-        """The sender gave up: do not send it, and hold its bytes no longer. Any thread."""
+        """The sender gave up: do not send it, and hold its bytes and whoever waits no longer. Any thread."""
         self.record = None
+        self.done = _nobody_waits
+
+
+def _nobody_waits(error: ZLinkError | None) -> None:
+    """In place of an abandoned send's `done`."""
 
 
 class OutSocket:
-    def __init__(self, context: Context, lane: StateLane, node_id: bytes, max_record_bytes: int) -> None:
+    """`wake` makes the leader look again."""
+
+    def __init__(
+        self, context: Context, lane: StateLane, node_id: bytes, max_record_bytes: int, wake: Callable[[], None]
+    ) -> None:
         self.lane = lane
+        self._wake = wake
         self._node_id = node_id
         self._raw = context.router(max_record_bytes)
         self._monitor_fd = self._raw.monitor()
@@ -66,8 +79,11 @@ class OutSocket:
         """Start connecting; returns the connection's alias. What is sent at once waits in the connection.
 
         The routing id the peer sees is new for every connection, so no life can take the place of another (decision 5).
+        `ValueError` for an unusable endpoint, and for one that is connected already: ZeroMQ cannot drop one of two.
         """
         debug_assert_on_lane(self.lane)
+        if endpoint in self._endpoints.values():
+            raise ValueError(f"there is a connection to {endpoint!r} already")
         alias = b"L" + next(_aliases).to_bytes(7, "big")
         self._raw.connect(endpoint, alias, self._node_id + os.urandom(8))
         self._endpoints[alias] = endpoint
@@ -83,6 +99,7 @@ class OutSocket:
         self._raw.disconnect(endpoint)
         for waiting in self._waiting.pop(alias, ()):
             waiting.done(Unavailable("the peer is gone; the message was not accepted"))
+        self.retry()  # the call may have taken the news of another peer's room
 
     # -- sending, on lane -------------------------------------------------------------------------------------------
 
@@ -92,17 +109,24 @@ class OutSocket:
         Raises `Unavailable` when the connection is gone; nothing was accepted then.
         """
         debug_assert_on_lane(self.lane)
+        if alias not in self._endpoints:  # ZeroMQ may still say "full" of a connection that is being dropped
+            raise Unavailable("the peer is gone; the message was not accepted")
         line = self._waiting.get(alias)
         if line is None:
             try:
                 taken = self._raw.try_send(alias, record)
             except LookupError:
+                self.retry()
                 raise Unavailable("the peer is gone; the message was not accepted") from None
             if self._waiting:
                 self.retry()
             if taken:
                 return None
             line = self._waiting[alias] = deque()
+            if len(self._waiting) > 1:
+                self._wake()
+        while line and line[-1].record is None:  # abandoned: what a stuck peer holds up does not pile up
+            line.pop()
         waiting = Waiting(record, done)
         line.append(waiting)
         return waiting
@@ -125,6 +149,13 @@ class OutSocket:
             if not line:
                 self._waiting.pop(alias, None)
 
+    def next_look(self, now: float) -> float | None:
+        """When the leader must look again without being told, None for never. Any thread.
+
+        With two full peers an attempt at one can take the news of the other's room, however often one goes round.
+        """
+        return now + CROWDED_LOOK if len(self._waiting) > 1 else None
+
     def backlog(self) -> int:
         """Sends that wait for room."""
         debug_assert_on_lane(self.lane)
@@ -140,6 +171,7 @@ class OutSocket:
 
     def _follow_connections(self) -> list[Lost]:
         """Bring `_by_fd` up to date; returns the connections that went down."""
+        debug_assert_on_lane(self.lane)
         lost: list[Lost] = []
         for event in self._raw.connection_events():
             if isinstance(event, Connected):
@@ -151,6 +183,7 @@ class OutSocket:
         return lost
 
     def _alias_of(self, endpoint: str) -> bytes | None:
+        debug_assert_on_lane(self.lane)
         return next((alias for alias, known in self._endpoints.items() if known == endpoint), None)
 
     def close(self, linger: float) -> None:

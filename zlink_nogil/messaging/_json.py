@@ -1,6 +1,8 @@
 """`dumps` and `loads`, by orjson where importing it cannot turn the GIL on, else by the standard library (design 1.4, 4.6).
 
-Both give the same bytes and the same errors: UTF-8, no spaces, no NaN or infinity, integers of 64 bits at most.
+Both give the same bytes and refuse the same: UTF-8, no spaces, no NaN or infinity, integers of 64 bits at most. Only the
+exponent of a very small float is spelled differently (1e-7, 1e-07), and only orjson refuses to read more than
+1,024 levels.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -18,6 +21,11 @@ __all__ = ["dumps", "implementation", "loads"]
 
 _LEAST_INT: Final = -(2**63)
 _MOST_INT: Final = 2**64 - 1
+_SAFE_DIGITS: Final = 19
+"""Texts of fewer characters are integers of 64 bits."""
+DEEPEST: Final = 200
+"""Lists and dicts within each other that are written; orjson stops at 254."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def gil_cannot_come_on() -> bool:
@@ -33,32 +41,64 @@ def gil_cannot_come_on() -> bool:
 def standard_dumps(value: Any) -> bytes:
     """JSON of dicts with str keys, lists, tuples, str, int, float, bool and None; `TypeError` or `ValueError` otherwise."""
     _check(value)
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(f"a str that is not valid UTF-8: {error.reason}") from None
 
 
 def standard_loads(data: bytes) -> Any:
-    """`ValueError` for anything that is not JSON."""
-    return json.loads(data.decode(), parse_constant=_refuse_constant)
+    """`ValueError` for anything that is not JSON. An integer of more than 64 bits becomes a float."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # a pair is one character, half of one is an error
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    return value
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check(value: Any) -> None:
-    if isinstance(value, dict):
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a JSON number that is too large")
+    return number
+
+
+def _integer(text: str) -> int | float:
+    if len(text) < _SAFE_DIGITS:
+        return int(text)
+    number = int(text) if len(text) < 2 * _SAFE_DIGITS else _MOST_INT + 1
+    return number if _LEAST_INT <= number <= _MOST_INT else _finite(text)
+
+
+def _check(value: Any, depth: int = 0) -> None:
+    """Only what both implementations write alike: no subclasses, no NaN, no big integers, no deep nests and no cycles."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return
+    if kind is int:
+        if not _LEAST_INT <= value <= _MOST_INT:
+            raise ValueError("JSON integers are limited to 64 bits")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise ValueError("JSON has no NaN and no infinity")
+    elif depth == DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} deep")
+    elif kind is dict:
         for key, inner in value.items():
             if type(key) is not str:
                 raise TypeError(f"JSON keys must be str, not {type(key).__name__}")
-            _check(inner)
-    elif isinstance(value, list | tuple):
+            _check(inner, depth + 1)
+    elif kind is list or kind is tuple:
         for inner in value:
-            _check(inner)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("JSON has no NaN and no infinity")
-    elif isinstance(value, int) and not _LEAST_INT <= value <= _MOST_INT:
-        raise ValueError("JSON integers are limited to 64 bits")
+            _check(inner, depth + 1)
+    else:
+        raise TypeError(f"{kind.__name__} is not JSON serializable")
 
 
 def _orjson() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]] | None:
@@ -70,8 +110,8 @@ def _orjson() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]] | None:
         return None
 
     def dumps(value: Any) -> bytes:
-        _check(value)  # orjson would write null for NaN
-        encoded: bytes = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME)
+        _check(value)  # orjson would write null for NaN, and has types of its own
+        encoded: bytes = orjson.dumps(value)
         return encoded
 
     return dumps, orjson.loads

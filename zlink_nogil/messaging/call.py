@@ -52,8 +52,8 @@ def checked_timeout(timeout: float | None, default: float) -> float:
     """`timeout` in seconds, or the default; `ValueError` unless finite, positive and at most 2**31-1 ms."""
     if timeout is None:
         return default
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not math.isfinite(timeout) or timeout <= 0:
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < math.inf:
         raise ValueError(f"a timeout must be a finite, positive number of seconds, not {timeout!r}")
-    if math.ceil(timeout * 1000) > MOST_MILLISECONDS:
+    if timeout > MOST_MILLISECONDS or math.ceil(timeout * 1000) > MOST_MILLISECONDS:
         raise ValueError(f"a timeout may be at most {MOST_MILLISECONDS} ms, not {timeout!r} s")
     return float(timeout)

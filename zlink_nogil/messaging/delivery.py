@@ -13,38 +13,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from zlink_nogil.errors import Cancelled, CapacityExceeded, InternalFailure, ProtocolError, ShuttingDown, ZLinkError
+from zlink_nogil import _sync
+from zlink_nogil.errors import (
+    Cancelled,
+    CapacityExceeded,
+    DeadlineExceeded,
+    InternalFailure,
+    ProtocolError,
+    ShuttingDown,
+    Unavailable,
+    ZLinkError,
+)
 from zlink_nogil.execution import Turn
+from zlink_nogil.messaging.answer import Answer, send_error, send_reply
 from zlink_nogil.messaging.handlers import Route
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, pack, pack_error, pack_route
+from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, pack_route
 
-__all__ = ["Answer", "Context", "Delivery"]
+__all__ = ["Context", "Delivery"]
 
 _log = logging.getLogger("zlink_nogil.messaging")
 
 
-class Answer(Protocol):
-    """The way back to whoever sent a request."""
-
-    @property
-    def source(self) -> str:
-        """The asking node's id."""
-        ...
-
-    @property
-    def generation(self) -> int: ...
-
-    def send(self, record: bytes) -> None:
-        """Start sending; never blocks, never raises."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may know of the record it handles. `deadline` is monotonic seconds, as `time.monotonic()`."""
+    """What a handler may know of its record. `deadline` is in `time.monotonic()`'s seconds, infinite for a send."""
 
     channel: str
     message_name: str
@@ -66,8 +61,8 @@ class Delivery(Turn):
         "_deadline",
         "_header",
         "_key",
-        "_max_record_bytes",
         "_metadata",
+        "_most",
         "_permit",
         "_permits",
         "_record",
@@ -96,13 +91,19 @@ class Delivery(Turn):
         self._answer = answer
         self._permits = permits
         self._permit = True
-        self._max_record_bytes = max_record_bytes
+        self._most = min(max_record_bytes, answer.max_record_bytes)
 
     @property
     def is_request(self) -> bool:
         return self._header.kind is Kind.REQUEST
 
+    @property
+    def _operation(self) -> tuple[int, int]:
+        return self._header.operation_high, self._header.operation_low
+
     def begin(self) -> Any:
+        if _sync.monotonic() >= self._deadline:
+            raise DeadlineExceeded("the request waited for its turn until its deadline")
         handler = self._route.handler
         record, self._record = self._record, None
         assert record is not None, "a delivery begins once"
@@ -133,15 +134,15 @@ class Delivery(Turn):
             assert codec is not None, "a request handler has a codec for its reply"
             payload, content_type = codec.encode(value, handler.reply_type), codec.content_type
         size = HEADER_BYTES + len(content_type) + 2 + len(payload)
-        if size > self._max_record_bytes:
-            raise CapacityExceeded(f"the reply is a record of {size} bytes, over {self._max_record_bytes}")
-        self._reply(Kind.REPLY, pack_route(content_type), payload)
+        if size > self._most:
+            raise CapacityExceeded(f"the reply is a record of {size} bytes, over max_record_bytes ({self._most})")
+        send_reply(self._answer, self._operation, self._header.reply_route, pack_route(content_type), payload)
 
     def fail(self, error: BaseException) -> None:
         self.return_permit()
         self._record = None
         if self.is_request:
-            self._reply(Kind.ERROR, b"", pack_error(_as_told(error)))
+            send_error(self._answer, self._operation, self._header.reply_route, _as_told(error))
         elif not isinstance(error, ShuttingDown | Cancelled):
             _log.error("a send to %r failed", self._route.handler.message_name, exc_info=error)
 
@@ -151,25 +152,16 @@ class Delivery(Turn):
             self._permit = False
             self._permits.give_back()
 
-    def _reply(self, kind: Kind, route: bytes, payload: bytes) -> None:
-        header = self._header
-        self._answer.send(
-            pack(
-                kind,
-                route,
-                b"",
-                payload,
-                generation=self._answer.generation,
-                operation=(header.operation_high, header.operation_low),
-                reply_route=header.reply_route,
-            )
-        )
-
 
 def _as_told(error: BaseException) -> ZLinkError:
-    """What the asking side learns: our own errors as they are, others by type and text, never a traceback (design 4.5)."""
-    if isinstance(error, ZLinkError):
-        return error
-    if isinstance(error, Cancelled):
-        return ShuttingDown("the handler was cancelled")
-    return InternalFailure(f"{type(error).__name__}: {error}")
+    """What the asking side learns: our own errors as they are, others by type and text, no traceback (design 4.5)."""
+    try:
+        if isinstance(error, Unavailable):
+            return Unavailable(error.message, accepted=True)  # whoever was asked for help: this record had been accepted
+        if isinstance(error, ZLinkError):
+            return ZLinkError.of(error.kind, error.message)
+        if isinstance(error, Cancelled):
+            return ShuttingDown("the handler was cancelled")
+        return InternalFailure(f"{type(error).__name__}: {error}")
+    except Exception:  # an exception class of the user's that cannot even say what it is
+        return InternalFailure(type(error).__name__)

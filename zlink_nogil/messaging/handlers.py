@@ -57,7 +57,7 @@ def plan(channel: str, function: Callable[..., Any], name: str | None) -> Handle
             for parameter in inspect.signature(function).parameters.values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-    except (NameError, ValueError) as error:
+    except (NameError, TypeError, ValueError) as error:
         raise TypeError(f"the annotations of handler {label} cannot be read: {error}") from None
     if len(parameters) != 2 or parameters[0].name not in hints:
         raise TypeError(f"handler {label} must take (message, ctx), the message annotated with its type")

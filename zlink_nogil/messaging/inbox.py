@@ -5,22 +5,25 @@ Guarantees
     is counted, and answers with an error if it was a request. A batch is committed to each owner in one critical section.
 
 Ownership
-    `counts`     the ingress leader adds, anybody reads
-    the rest     read-only
+    `counts`      the ingress leader adds, anybody reads
+    `_refusing`   set once by the closing thread, read by the leader
+    the rest      read-only
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import Unavailable, ZLinkError
-from zlink_nogil.messaging.delivery import Answer, Delivery
+from zlink_nogil.errors import InternalFailure, ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.messaging.answer import Answer, send_error
+from zlink_nogil.messaging.delivery import Delivery
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.owners import OwnerName, Owners
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.wire import Header, Kind, Malformed, pack, pack_error, unpack_extras
+from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack_extras
 
 __all__ = ["Inbox"]
 
@@ -32,6 +35,7 @@ class Inbox:
 
     def __init__(self, generation: int, handlers: Handlers, owners: Owners, permits: Permits, max_record_bytes: int) -> None:
         self.counts: Counter[str] = Counter()
+        self._refusing = False
         self._generation = generation
         self._handlers = handlers
         self._owners = owners
@@ -39,12 +43,22 @@ class Inbox:
         self._max_record_bytes = max_record_bytes
         self._now = _sync.monotonic
 
+    def refuse_new(self) -> None:
+        """The node is closing: from now on other nodes' records are refused, this node's own still go on."""
+        self._refusing = True
+
     def accept(self, record: bytes, header: Header, answer: Answer) -> tuple[OwnerName, Delivery] | None:
         """I3: the owner and the delivery of an application record that holds a permit; None when it was refused."""
         try:
+            if self._refusing:
+                raise ShuttingDown("the node is shutting down")
             owner, delivery = self.prepare(record, header, answer)
         except ZLinkError as error:
             self._refuse(header, error, answer)
+            return None
+        except Exception as error:  # a codec's `matches` is user code: it must not take the rest of the batch along
+            _log.exception("no codec could be chosen for a record")
+            self._refuse(header, InternalFailure(f"{type(error).__name__}: {error}"), answer)
             return None
         return owner, delivery
 
@@ -54,7 +68,7 @@ class Inbox:
             raise Unavailable("the record was for an earlier life of this node")
         route = self._handlers.route(header.route)
         key, metadata = unpack_extras(header.extras)
-        deadline = self._now() + header.timeout_ms / 1000
+        deadline = self._now() + header.timeout_ms / 1000 if header.kind is Kind.REQUEST else math.inf
         delivery = Delivery(record, header, route, key, metadata, deadline, answer, self._permits, self._max_record_bytes)
         return (route.handler.channel, key), delivery
 
@@ -72,26 +86,12 @@ class Inbox:
         _log.warning("a malformed record was dropped: %s", error)
         if error.request is not None and answer is not None:
             _, high, low, reply_route = error.request
-            self._answer(answer, (high, low), reply_route, error)
+            send_error(answer, (high, low), reply_route, error)
 
     def _refuse(self, header: Header, error: ZLinkError, answer: Answer) -> None:
         self._permits.give_back()
         self.counts["refused"] += 1
         if header.kind is Kind.REQUEST:
-            self._answer(answer, (header.operation_high, header.operation_low), header.reply_route, error)
+            send_error(answer, (header.operation_high, header.operation_low), header.reply_route, error)
         else:
             _log.warning("a send was refused: %s", error)
-
-    def _answer(self, answer: Answer, operation: tuple[int, int], reply_route: int, error: ZLinkError) -> None:
-        payload = pack_error(error)
-        answer.send(
-            pack(
-                Kind.ERROR,
-                b"",
-                b"",
-                payload,
-                generation=answer.generation,
-                operation=operation,
-                reply_route=reply_route,
-            )
-        )

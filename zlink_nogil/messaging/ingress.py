@@ -72,8 +72,9 @@ class Ingress:
         hot = self._receive()
         for alias in self._operations.service():
             self._topology.lost(alias)
-        deadlines = [time for time in (self._operations.expire(), self._topology.manage()) if time is not None]
-        return self._now() if hot else min(deadlines, default=None)
+        now = self._now()
+        deadlines = (self._operations.expire(), self._topology.manage(), self._operations.out.next_look(now))
+        return now if hot else min((time for time in deadlines if time is not None), default=None)
 
     def _receive(self) -> bool:
         """One claim, as many records as there are permits; True when there may be more."""
@@ -116,11 +117,11 @@ class Ingress:
         """Handled here and now; `Malformed` when it cannot be."""
         try:
             introduction = Introduction.unpack(record[header.payload_at :])
-        except ProtocolError as error:
+            if header.kind is Kind.HELLO:
+                self._topology.on_hello(routing_id, introduction)
+            elif header.kind is Kind.LEFT:
+                self._topology.on_left(introduction)
+            else:
+                raise ProtocolError(f"a {header.kind.name} record on the data connection")
+        except ValueError as error:  # an unreadable introduction, or an endpoint nothing can connect to
             raise Malformed(str(error)) from None
-        if header.kind is Kind.HELLO:
-            self._topology.on_hello(routing_id, introduction)
-        elif header.kind is Kind.LEFT:
-            self._topology.on_left(introduction)
-        else:
-            raise Malformed(f"a {header.kind.name} record on the data connection")

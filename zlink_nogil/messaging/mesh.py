@@ -18,7 +18,7 @@ from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
-from zlink_nogil.messaging.peers import ENDPOINT, Peer
+from zlink_nogil.messaging.peers import ENDPOINT, MOST_NAME_BYTES, Peer
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.scheduler import Completion
@@ -27,7 +27,6 @@ __all__ = ["Mesh"]
 
 DEFAULT_WEIGHT: Final = 100
 MOST_WEIGHT: Final = 1_000_000
-MOST_NAME_BYTES: Final = 200
 
 
 class _State(Enum):
@@ -132,6 +131,7 @@ class Mesh:
         """Counts of this moment: pending and late operations, refused and malformed records, owners, dropped answers."""
         node = self._running()
         counts = {"refused": 0, "malformed": 0, **node.inbox.counts, **node.operations.counts()}
+        counts["malformed"] += node.completions.malformed
         return {**counts, "owners": len(node.owners), "dropped_replies": node.replies.dropped()}
 
     # -- by the host ------------------------------------------------------------------------------------------------

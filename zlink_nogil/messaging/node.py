@@ -2,8 +2,9 @@
 
 Closing order (decision 17), asserted by the steps' own lifecycles:
 
-    1. no node chooses us any more (farewells), 2. owners finish what was accepted, 3. no new operations, the pending ones
-    end, 4. both roles are taken back from whoever leads, 5. sockets are closed, 6. the context ends.
+    1. no node chooses us any more (farewells) and nothing new is accepted from one, 2. owners finish what was accepted,
+    and what that creates on this node, 3. no new operations, the pending ones end, 4. both roles are taken back from
+    whoever leads, 5. sockets are closed, 6. the context ends.
 
 Ownership
     every field is set by `__init__` and read-only afterwards
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Context, InSocket, OutSocket
@@ -25,12 +27,16 @@ from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.replies import CompletionIngress, Replies
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.topology import Topology
 from zlink_nogil.state import StateLane
 
 __all__ = ["Node"]
+
+FAREWELL: Final = 1.0
+"""Seconds a closing node waits at most for the others to have sent their last records."""
 
 _log = logging.getLogger("zlink_nogil.messaging")
 
@@ -73,20 +79,24 @@ class Node:
         )
         name = f"{mesh}/{node_id}"
         self._wakeup = _sync.EventFd()
-        lane = StateLane(f"operations {name}")
-        data_out = OutSocket(self._context, lane, node_id.encode(), most)
-        self._completion_out = OutSocket(self._context, StateLane(f"replies {name}"), node_id.encode(), most)
+        lane = StateLane(f"operations {name}", rank=Rank.SOCKET)
+        data_out = OutSocket(self._context, lane, node_id.encode(), most, self._wakeup.set)
+        replies_lane = StateLane(f"replies {name}", rank=Rank.SOCKET)
+        self._completion_wakeup = _sync.EventFd()
+        self._completion_out = OutSocket(self._context, replies_lane, node_id.encode(), most, self._completion_wakeup.set)
         permits = resources.permits
         self.operations = Operations(lane, data_out, resources.slots, resources.pool, self._wakeup.set)
         self.owners = Owners(resources.pool, resources.policy, permits.most)
         self.inbox = Inbox(generation, handlers, self.owners, permits, most)
         self.replies = Replies(self._completion_out)
         self.topology = Topology(self.me, self.operations, self._completion_out)
-        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, self.owners, permits)
+        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, self.owners, permits, resources.pool)
         self._ingress = Ingress(
             self._data_in, self.inbox, permits, self.operations, self.topology, self.replies, self._wakeup
         )
-        self._completions = CompletionIngress(self._completion_in, generation, self.operations, self.replies, self.topology)
+        self.completions = CompletionIngress(
+            self._completion_in, generation, self.operations, self.replies, self.topology, self._completion_wakeup
+        )
 
     def check_usable(self) -> None:
         """`InvalidOperation` in a forked child (decision 16), `ShuttingDown` once operations are refused."""
@@ -98,14 +108,16 @@ class Node:
     def start(self, peers: list[str]) -> None:
         """Begin to receive, and to pair with the nodes at `peers`."""
         standby = self._resources.standby
-        standby.add(self._completions)
+        standby.add(self.completions)
         standby.add(self._ingress)
         self.topology.connect(peers)
 
     def close(self, timeout: float) -> None:
         """See the module's closing order; what is accepted has `timeout` seconds, and never less than a moment."""
         deadline = _sync.monotonic() + timeout
-        self.topology.leave(min(1.0, timeout))
+        self.topology.leave(min(FAREWELL, timeout))
+        self.inbox.refuse_new()
+        self.owners.drain(deadline)
         try:
             self.owners.close(max(0.1, deadline - _sync.monotonic()))
         except DeadlineExceeded as error:
@@ -113,7 +125,7 @@ class Node:
         self.operations.close()
         standby = self._resources.standby
         standby.remove(self._ingress)
-        standby.remove(self._completions)
+        standby.remove(self.completions)
         self._resources.permits.forget(self._ingress.wake)
         linger = max(0.1, deadline - _sync.monotonic())
         for out in (self.operations.out, self._completion_out):
@@ -123,7 +135,7 @@ class Node:
         self._data_in.close()
         self._completion_in.close()
         self._context.end()
-        self._completions.close()
+        self._completion_wakeup.close()
         self._wakeup.close()
 
 

@@ -8,6 +8,7 @@ Ownership
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,4 +100,4 @@ class Operation(Completion[Any]):
                 except Exception as failure:  # a reply that is not what the caller asked for
                     self._value = ProtocolError(f"the reply cannot be decoded: {failure}")
             value = self._value
-        return (None, value) if isinstance(value, ZLinkError) else (value, None)
+        return (None, copy.copy(value)) if isinstance(value, ZLinkError) else (value, None)

@@ -40,7 +40,7 @@ class Operations:
         self.out = out
         self._slots = slots
         self._pool = pool
-        self._wake = wake
+        self.wake = wake
         self._now = _sync.monotonic
         self._ids = itertools.count(1)
         self._pending: dict[int, Operation] = {}
@@ -76,8 +76,8 @@ class Operations:
         if self._closed:
             raise ShuttingDown("the host is shutting down")
         self._slots.take()
-        self._pending[operation.reply_route] = operation
         self._deadlines.add(operation)
+        self._pending[operation.reply_route] = operation  # last: from here on anybody may take it out of everything
         try:
             over = start(operation)
         except BaseException:
@@ -89,7 +89,7 @@ class Operations:
             self._take_and(operation.reply_route, operation.succeed, None)
         elif operation.deadline < self._watched:
             self._watched = operation.deadline
-            self._wake()
+            self.wake()
 
     def send(self, alias: bytes, record: bytes, is_request: bool, operation: Operation) -> bool:
         """A `start` for `submit`: send on the data connection `alias`."""
@@ -99,6 +99,7 @@ class Operations:
 
     def _admitted(self, operation: Operation, is_request: bool, error: ZLinkError | None) -> None:
         """A send that had waited for room, on the lane."""
+        debug_assert_on_lane(self.lane)
         operation.waiting = None
         if error is not None:
             self._take_and(operation.reply_route, operation.fail, error)
@@ -110,18 +111,21 @@ class Operations:
     def reply(self, reply_route: int, record: bytes) -> None:
         operation = self._take(reply_route)
         if operation is None:
-            with self._late_lock:
-                self._late += 1
+            self.count_late()
             return
         operation.succeed(record)
 
     def error(self, reply_route: int, error: ZLinkError) -> None:
         operation = self._take(reply_route)
         if operation is None:
-            with self._late_lock:
-                self._late += 1
+            self.count_late()
             return
         operation.fail(error)
+
+    def count_late(self) -> None:
+        """An answer nobody waits for any more."""
+        with self._late_lock:
+            self._late += 1
 
     def _cancel(self, operation: Operation) -> bool:
         taken = self._take(operation.reply_route)
@@ -161,6 +165,7 @@ class Operations:
             self._take_and(operation.reply_route, operation.fail, ShuttingDown("the host is shutting down"))
 
     def _close(self) -> None:
+        debug_assert_on_lane(self.lane)
         self._closed = True
 
     @property

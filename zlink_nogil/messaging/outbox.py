@@ -26,7 +26,7 @@ from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.wire import HEADER_BYTES, Kind, pack, pack_route, unpack, unpack_error, unpack_route
-from zlink_nogil.scheduler import Completion, interrupts
+from zlink_nogil.scheduler import Completion, WorkerPool, interrupts
 
 __all__ = ["Message", "Outbox"]
 
@@ -53,12 +53,13 @@ class Message:
 class _LocalAnswer:
     """An `Answer` that ends the operation on this very node."""
 
-    __slots__ = ("_operations", "generation", "source")
+    __slots__ = ("_operations", "generation", "max_record_bytes", "source")
 
     def __init__(self, operations: Operations, me: Introduction) -> None:
         self._operations = operations
         self.source: Final = me.node
         self.generation: Final = me.generation
+        self.max_record_bytes: Final = me.max_record_bytes
 
     def send(self, record: bytes) -> None:
         header = unpack(record)
@@ -79,6 +80,7 @@ class Outbox:
         inbox: Inbox,
         owners: Owners,
         permits: Permits,
+        pool: WorkerPool,
     ) -> None:
         self._me = me
         self._codecs = codecs
@@ -86,6 +88,7 @@ class Outbox:
         self._inbox = inbox
         self._owners = owners
         self._permits = permits
+        self._pool = pool
         self._local_answer = _LocalAnswer(operations, me)
 
     def start(self, message: Message, waits: bool) -> Completion[Any]:
@@ -133,8 +136,8 @@ class Outbox:
             raise CapacityExceeded(f"a record of {size} bytes is over max_record_bytes ({most})")
 
     def _deliver_here(self, operation: Operation, record: bytes, message: Message) -> None:
-        """Take a permit - a turn borrows it, a plain thread waits - and commit the record to its owner."""
-        if Turn.current is not None:
+        """Take a permit - a turn or a callback borrows it, a plain thread waits - and commit the record to its owner."""
+        if Turn.current is not None or self._pool.is_worker():
             self._permits.borrow()
         else:
             self._permits.acquire(message.timeout)

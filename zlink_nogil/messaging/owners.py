@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import ShuttingDown, ZLinkError
+from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, ZLinkError
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
 from zlink_nogil.scheduler import WorkerPool
 
@@ -75,16 +75,41 @@ class Owners:
     def __len__(self) -> int:
         return len(self._queues)
 
+    def drain(self, deadline: float) -> None:
+        """Wait until every owner is idle, or until `deadline` (monotonic); owners may still give each other work."""
+        while busy := [queue for queue in list(self._queues.values()) if not queue.is_idle()]:
+            for queue in busy:
+                try:
+                    queue.await_quiescence().result(max(0.0, deadline - _sync.monotonic()))
+                except DeadlineExceeded:
+                    return
+
     def close(self, timeout: float) -> None:
-        """Refuse new work, finish what was accepted within `timeout` seconds in all, end the rest as `ShuttingDown`."""
+        """Refuse new work, finish what was accepted within `timeout` seconds in all, end the rest as `ShuttingDown`.
+
+        `DeadlineExceeded` naming the owners that are still running `timeout` seconds after that.
+        """
         with self._lock:
             self._closed = True
             queues = list(self._queues.values())
+        self.drain(_sync.monotonic() + timeout)
+        interrupted = [queue for queue in queues if not _closes(queue, 0.0)]
         deadline = _sync.monotonic() + timeout
-        for queue in queues:
-            queue.close(max(0.1, deadline - _sync.monotonic()))
+        running = [queue for queue in interrupted if not _closes(queue, max(0.0, deadline - _sync.monotonic()))]
+        if running:
+            names = ", ".join(queue.name for queue in running[:10])
+            raise DeadlineExceeded(f"{len(running)} owners are still running: {names}")
 
     def _sweep(self) -> None:
         """Under the lock: drop idle queues. Each sweep is paid for by as many new owners as it looks at."""
         self._queues = {name: queue for name, queue in self._queues.items() if not queue.retire()}
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._queues))
+
+
+def _closes(queue: SerialExecutionQueue, timeout: float) -> bool:
+    """Close the queue, all at once or again; False when it is still running then."""
+    try:
+        queue.close(timeout)
+    except DeadlineExceeded:
+        return False
+    return True

@@ -11,14 +11,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from zlink_nogil.errors import ProtocolError
 
-__all__ = ["ENDPOINT", "Introduction", "Link", "Peer", "Source"]
+__all__ = ["ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer", "Source"]
 
-ENDPOINT = re.compile(r"tcp://[^\s:/]+:\d{1,5}|tcp://\[[0-9A-Fa-f:.]+\]:\d{1,5}|ipc://\S+")
+_PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ENDPOINT = re.compile(rf"tcp://[^\s:/]+:{_PORT}|tcp://\[[0-9A-Fa-f:.]+\]:{_PORT}|ipc://\S+")
 """What a node can be reached at."""
+MOST_NAME_BYTES: Final = 200
+"""Of the name of a mesh, a node or a channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,13 @@ class Introduction:
             )
             if not all(isinstance(text, str) for text in (*texts, *introduction.channels)):
                 raise TypeError("a text is missing")
+            if not all(0 < len(name.encode()) <= MOST_NAME_BYTES for name in (*texts[:2], *introduction.channels)):
+                raise ValueError("a name is empty or too long")
             if not all(type(number) is int and 0 <= number < 2**64 for number in numbers):
                 raise TypeError("a number is missing")
             if not all(ENDPOINT.fullmatch(endpoint) for endpoint in texts[2:]):
                 raise ValueError("an endpoint is none")
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ProtocolError(f"an introduction that cannot be read: {error}") from None
         return introduction
 
@@ -77,7 +82,10 @@ class Peer:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """Belongs to the topology lane. Each (re)connection has a new token."""
+    """Belongs to the topology lane. Each (re)connection has a new token.
+
+    `failures` counts connections in a row that did not last; at `open_at` the next one is made (None: there is one).
+    """
 
     endpoint: str
     static: bool
@@ -88,6 +96,9 @@ class Link:
     welcomed: bool = False
     leaving: bool = False
     give_up_at: float | None = None
+    opened_at: float = 0.0
+    failures: int = 0
+    open_at: float | None = None
     peer: Peer | None = None
     left: bool = field(default=False)
 
@@ -98,4 +109,5 @@ class Source:
 
     node: str
     generation: int
+    max_record_bytes: int
     link: Link

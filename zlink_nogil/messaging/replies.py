@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, OutSocket
-from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
+from zlink_nogil.errors import ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Source
 from zlink_nogil.messaging.topology import Topology
@@ -29,13 +29,14 @@ _log = logging.getLogger("zlink_nogil.messaging")
 class _RemoteAnswer:
     """An `Answer` over the completion connection to the node that asked."""
 
-    __slots__ = ("_replies", "_source", "generation", "source")
+    __slots__ = ("_replies", "_source", "generation", "max_record_bytes", "source")
 
     def __init__(self, replies: Replies, source: Source) -> None:
         self._replies = replies
         self._source = source
         self.source = source.node
         self.generation = source.generation
+        self.max_record_bytes = source.max_record_bytes
 
     def send(self, record: bytes) -> None:
         self._replies.send(self._source, record)
@@ -58,7 +59,7 @@ class Replies:
             if alias is None:
                 raise Unavailable("the asking node is gone")
             self.out.run(self.out.send, alias, record, self._sent)
-        except Unavailable as error:
+        except (Unavailable, ShuttingDown) as error:  # also a handler that outlives the node
             self._sent(error)
 
     def _sent(self, error: ZLinkError | None) -> None:
@@ -76,7 +77,13 @@ class CompletionIngress:
     """The `Driver` of the completion sockets: takes pending entries and ends them; never runs user code."""
 
     def __init__(
-        self, socket: InSocket, generation: int, operations: Operations, replies: Replies, topology: Topology
+        self,
+        socket: InSocket,
+        generation: int,
+        operations: Operations,
+        replies: Replies,
+        topology: Topology,
+        wakeup: _sync.EventFd,
     ) -> None:
         self.malformed = 0
         self._socket = socket
@@ -85,7 +92,7 @@ class CompletionIngress:
         self._replies = replies
         self._topology = topology
         self._now = _sync.monotonic
-        self._wakeup = _sync.EventFd()
+        self._wakeup = wakeup
 
     def descriptors(self) -> Collection[int]:
         return (self._wakeup.fileno(), self._socket.fd, *self._replies.out.descriptors())
@@ -100,12 +107,12 @@ class CompletionIngress:
         for _, record in records:
             try:
                 self._take(record)
-            except ProtocolError as error:
+            except ValueError as error:  # a `ProtocolError`, or a welcome with an endpoint nothing can connect to
                 self.malformed += 1
                 _log.warning("a malformed completion was dropped: %s", error)
         for alias in self._replies.out.run(self._replies.out.service):
             self._topology.lost(alias)
-        return now if hot else None
+        return now if hot else self._replies.out.next_look(now)
 
     def _take(self, record: bytes | None) -> None:
         if record is None:
@@ -116,13 +123,10 @@ class CompletionIngress:
         elif header.kind is Kind.LEAVING:
             self._topology.on_leaving(Introduction.unpack(record[header.payload_at :]))
         elif header.generation != self._generation:
-            return  # an answer to an earlier life of this node
+            self._operations.count_late()  # an answer to an earlier life of this node
         elif header.kind is Kind.REPLY:
             self._operations.reply(header.reply_route, record)
         elif header.kind is Kind.ERROR:
             self._operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
         else:
             raise Malformed(f"a {header.kind.name} record on the completion connection")
-
-    def close(self) -> None:
-        self._wakeup.close()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["LONGEST_CYCLE", "Selector"]
@@ -27,10 +28,11 @@ class Selector[C: Candidate]:
     """Chooses among weighted candidates. The same candidates and state give the same order on every run."""
 
     def __init__(self, name: str) -> None:
-        self.lane = StateLane(f"selector {name}")
+        self.lane = StateLane(f"selector {name}", rank=Rank.SELECTOR)
         self._candidates: list[tuple[C, int]] = []
         self._accumulators: dict[bytes, int] = {}
         self._order: list[C] = []
+        self._after: dict[bytes, int] = {}  # the accumulators at the end of the order
         self._next = 0
 
     def replace(self, candidates: Mapping[bytes, tuple[C, int]]) -> None:
@@ -60,10 +62,16 @@ class Selector[C: Candidate]:
         self._next += 1
         if self._next == len(order):
             self._next = 0
+            if self._after != self._accumulators:
+                self._accumulators = self._after
+                self._prepare()
         return chosen
 
     def _prepare(self) -> None:
-        """The order of one cycle: after it every accumulator is where it was, so it repeats."""
+        """The order of one cycle. It repeats when every accumulator is where it was after it.
+
+        Accumulators kept from other candidates may need some cycles to get there; until then each has an order of its own.
+        """
         self._next = 0
         self._order = []
         weights = [weight for _, weight in self._candidates]
@@ -74,6 +82,7 @@ class Selector[C: Candidate]:
             return
         accumulators = dict(self._accumulators)
         self._order = [self._step(accumulators) for _ in range(cycle)]
+        self._after = accumulators
 
     def _settle_cursor(self) -> None:
         """Bring the accumulators to where the prepared order has got to."""

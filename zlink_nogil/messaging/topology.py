@@ -30,6 +30,7 @@ from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, Unavailable, ZLinkError
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Link, Peer, Source
+from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.messaging.wire import Kind, pack
 from zlink_nogil.scheduler import interrupts
@@ -39,6 +40,13 @@ __all__ = ["Topology"]
 
 PATIENCE: Final = 15.0
 """Seconds until a node that went away, and that nobody named in `peers`, is given up."""
+LASTING: Final = 1.0
+"""Seconds a connection must have lasted for the next one to be made at once."""
+LEAST_REST: Final = 0.05
+MOST_REST: Final = 5.0
+"""Seconds between connections that do not last: at first, and at most."""
+KEPT_SOURCES: Final = 4
+"""Connections of one node from which records may still be read."""
 
 _log = logging.getLogger("zlink_nogil.messaging")
 _tokens = itertools.count(1)
@@ -47,7 +55,7 @@ _tokens = itertools.count(1)
 class Topology:
     def __init__(self, me: Introduction, operations: Operations, completion_out: OutSocket) -> None:
         self.me = me
-        self.lane = StateLane(f"topology {me.node}")
+        self.lane = StateLane(f"topology {me.node}", rank=Rank.TOPOLOGY)
         self.sources: dict[bytes, Source] = {}
         self.ready: Mapping[str, Peer] = {}
         self._operations = operations
@@ -98,16 +106,34 @@ class Topology:
 
     def connect(self, endpoints: list[str]) -> None:
         """Begin to pair with the nodes at these data endpoints."""
-        for endpoint in dict.fromkeys(endpoints):
-            self.lane.run(self._open, Link(endpoint, static=True), 0)
+        for endpoint in endpoints:
+            self.lane.run(self._connect, endpoint)
+
+    def _connect(self, endpoint: str) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._link_to(endpoint)
+        if link is None:
+            self._open(Link(endpoint, static=True), answers=0)
+        else:  # it was faster than we
+            link.static = True
+            link.give_up_at = None
+
+    def _link_to(self, endpoint: str) -> Link | None:
+        return next((link for link in self._links.values() if link.endpoint == endpoint), None)
 
     def _open(self, link: Link, answers: int) -> None:
         """(Re)connect the data connection under a fresh alias and say hello on it."""
         debug_assert_on_lane(self.lane)
         link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint)
+        link.opened_at = _sync.monotonic()
+        link.open_at = None
+        self._register(link)
+        self._say(Kind.HELLO, self._data_out, link.data_alias, link.token, answers)
+
+    def _register(self, link: Link) -> None:
+        self._links.pop(link.token, None)
         link.token = next(_tokens)
         self._links[link.token] = link
-        self._say(Kind.HELLO, self._data_out, link.data_alias, link.token, answers)
 
     def _say(self, kind: Kind, out: OutSocket, alias: bytes, token: int = 0, answers: int = 0) -> None:
         me = self.me
@@ -131,15 +157,24 @@ class Topology:
     # -- what the others say ----------------------------------------------------------------------------------------
 
     def on_hello(self, routing_id: bytes, them: Introduction) -> None:
-        """A node has connected to our data-in socket."""
+        """A node has connected to our data-in socket. `ValueError` when nothing can connect to where it says it is."""
         self.lane.run(self._on_hello, routing_id, them)
 
     def _on_hello(self, routing_id: bytes, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
         if not self._acceptable(them):
             return
-        link = self._adopt(self._link_for(them), them)
-        self.sources[routing_id] = Source(them.node, them.generation, link)
+        link = self._link_for(them)
+        try:
+            link = self._adopt(link, them)
+        except ValueError:
+            if link.them is None and not link.static:
+                self._drop(link)
+            raise
+        self.sources[routing_id] = Source(them.node, them.generation, them.max_record_bytes, link)
+        former = [rid for rid, source in self.sources.items() if source.link is link]
+        for rid in former[:-KEPT_SOURCES]:
+            del self.sources[rid]
         assert link.completion_alias is not None, "an adopted link has its completion connection"
         self._say(Kind.WELCOME, self._completion_out, link.completion_alias, answers=them.token)
 
@@ -197,9 +232,11 @@ class Topology:
             known = self._by_node.get(them.node)
             if known is not None and known.them is not None and known.them.generation == them.generation:
                 return known
-            link = next((link for link in self._links.values() if link.endpoint == them.data_endpoint), None)
+            link = self._link_to(them.data_endpoint)
         if link is None:
             link = Link(them.data_endpoint, static=False)
+            self._open(link, answers=them.token)
+        elif link.open_at is not None:  # it has come back by itself
             self._open(link, answers=them.token)
         return link
 
@@ -216,11 +253,11 @@ class Topology:
                 self._lost(known)
         if link.them is not None and link.them.generation != them.generation:
             self._lost(link)  # a new life at the same place, and the old one's end was not seen yet
+        if link.completion_alias is None:
+            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint)
         link.them = them
         link.give_up_at = None
         self._by_node[them.node] = link
-        if link.completion_alias is None:
-            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint)
         return link
 
     # -- loss -------------------------------------------------------------------------------------------------------
@@ -241,9 +278,16 @@ class Topology:
         self._publish()
         if peer is not None:
             self._operations.peer_lost(peer)
+        now = _sync.monotonic()
         if not link.static:
-            link.give_up_at = link.give_up_at or _sync.monotonic() + PATIENCE
-        self._open(link, answers=0)
+            link.give_up_at = link.give_up_at or now + PATIENCE
+        link.failures = 0 if now - link.opened_at >= LASTING else link.failures + 1
+        if link.failures <= 1:
+            self._open(link, answers=0)
+        else:  # somebody who accepts and hangs up, or two nodes of one name
+            link.open_at = now + min(LEAST_REST * 2 ** (link.failures - 2), MOST_REST)
+            self._register(link)
+            self._operations.wake()
 
     def _drop(self, link: Link) -> None:
         self._disconnect(link)
@@ -256,21 +300,26 @@ class Topology:
         self._data_out.run(self._data_out.disconnect, link.data_alias)
         if link.completion_alias is not None:
             self._completion_out.run(self._completion_out.disconnect, link.completion_alias)
+        link.data_alias = b""
         link.completion_alias = link.them = link.peer = None
         link.welcomed = link.leaving = link.left = False
 
     def manage(self) -> float | None:
-        """Give up nodes that stay away; returns when to look again (monotonic), None for never."""
+        """Connect again after a rest, give up nodes that stay away; returns when to look again (monotonic), None: never."""
         return self.lane.run(self._manage)
 
     def _manage(self) -> float | None:
         debug_assert_on_lane(self.lane)
         now = _sync.monotonic()
-        waiting = [link for link in self._links.values() if link.give_up_at is not None]
-        for link in waiting:
+        upcoming: list[float] = []
+        for link in list(self._links.values()):
             if link.give_up_at is not None and link.give_up_at <= now:
                 self._drop(link)
-        return min((link.give_up_at for link in waiting if link.give_up_at and link.give_up_at > now), default=None)
+                continue
+            if link.open_at is not None and link.open_at <= now:
+                self._open(link, answers=0)
+            upcoming += [time for time in (link.give_up_at, link.open_at) if time is not None]
+        return min(upcoming, default=None)
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 
@@ -283,6 +332,7 @@ class Topology:
             _log.info("leaving without all farewells: %s", error)
 
     def _leave(self) -> None:
+        debug_assert_on_lane(self.lane)
         for link in list(self._by_node.values()):
             if link.completion_alias is not None:
                 self._say(Kind.LEAVING, self._completion_out, link.completion_alias)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from zlink_nogil.errors import ErrorKind, ProtocolError, ZLinkError
+from zlink_nogil.errors import ErrorKind, ProtocolError, Unavailable, ZLinkError
 
 __all__ = ["HEADER_BYTES", "NO_METADATA", "Header", "Kind", "pack", "pack_error", "pack_extras", "pack_route", "unpack"]
 __all__ += ["unpack_error", "unpack_extras", "unpack_route"]
@@ -26,6 +26,10 @@ VERSION: Final = 1
 NO_METADATA: Final[Mapping[str, bytes]] = {}
 MOST_METADATA: Final = 64
 """Entries a message may carry."""
+MOST_ERROR_TEXT: Final = 2000
+"""Characters of an error's message that travel."""
+_ACCEPTED: Final = 0x80
+"""In the kind byte of an `Unavailable`: the fate of what was asked is unknown, as opposed to never accepted."""
 
 _FIXED = struct.Struct("<BBHIQQQQI")
 HEADER_BYTES: Final = _FIXED.size
@@ -171,12 +175,18 @@ def _exactly(data: bytes, start: int, end: int) -> bytes:
 
 
 def pack_error(error: ZLinkError) -> bytes:
-    """The payload of an ERROR record."""
-    return bytes((error.kind,)) + error.message.encode(errors="replace")
+    """The payload of an ERROR record; a long message is cut, so that it is never over a peer's `max_record_bytes`."""
+    accepted = isinstance(error, Unavailable) and error.accepted
+    message = error.message[:MOST_ERROR_TEXT].encode(errors="replace")
+    return bytes((error.kind | (_ACCEPTED if accepted else 0),)) + message
 
 
 def unpack_error(payload: bytes) -> ZLinkError:
     try:
-        return ZLinkError.of(ErrorKind(payload[0]), payload[1:].decode(errors="replace"))
+        kind = ErrorKind(payload[0] & ~_ACCEPTED)
     except (IndexError, ValueError):
         return ProtocolError("an error reply that cannot be read")
+    message = payload[1:].decode(errors="replace")
+    if kind is ErrorKind.Unavailable:
+        return Unavailable(message, accepted=bool(payload[0] & _ACCEPTED))
+    return ZLinkError.of(kind, message)
