@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from types import FrameType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation
 from zlink_nogil.execution import ExecutionLanePolicy
+from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
 from zlink_nogil.messaging import Codecs, Mesh
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.operation import Slots, process_slots
@@ -35,6 +34,8 @@ __all__ = ["Host"]
 DEFAULT_MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 LEAST_MAX_RECORD_BYTES: Final = 64 * 1024
 DEFAULT_CLOSE_TIMEOUT: Final = 5.0
+LONGEST_DEAFNESS: Final = 0.5
+"""Seconds a signal to `serve_forever` may have to wait in the worst case."""
 
 _log = logging.getLogger("zlink_nogil.hosting")
 
@@ -155,17 +156,30 @@ class Host:
     def close(self, timeout: float = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Stop. Every pending completion gets its one outcome. Harmless a second time (and then waits for the first).
 
-        Not on one of the host's workers: `InvalidOperation`, as in a forked child.
+        Ctrl-C during the close is told when it is over. Not on one of the host's workers: `InvalidOperation`, as in a
+        forked child.
         """
         if self._fork.inherited():
             raise InvalidOperation("the host was started before a fork and cannot be used in the child")
-        with self._lock:
-            first = self._state is not _State.CLOSED
+        pool = self._own_pool or default_pool()
+        if pool.is_worker():
+            raise InvalidOperation("a host cannot be closed by one of its own workers")
+        interrupted = Stops()
+        with put_off_interrupts(interrupted):
+            with self._lock:
+                first = self._state is not _State.CLOSED
+                if first:
+                    self._move(_State.CLOSED)
             if first:
-                self._move(_State.CLOSED)
-        if not first:
+                self._close(timeout)
             self._closed.wait()
-            return
+            if self._deferring and _sync.current_thread() is _sync.main_thread():
+                self._deferring = False
+                interrupts.restore()
+        if interrupted.seen:
+            signal.raise_signal(signal.SIGINT)
+
+    def _close(self, timeout: float) -> None:
         try:
             for mesh in self._meshes.values():
                 mesh.close(timeout)
@@ -174,30 +188,28 @@ class Host:
         except DeadlineExceeded as error:
             _log.error("closed with work still running: %s", error)
         finally:
-            if self._deferring and _sync.current_thread() is _sync.main_thread():
-                self._deferring = False
-                interrupts.restore()
             self._stop.unpark()
             self._closed.set()
 
-    def serve_forever(self) -> None:
-        """Block until SIGTERM, SIGINT or `close`, then drain. A second SIGTERM ends the process at once."""
-        previous: Any = None
-        in_main = _sync.current_thread() is _sync.main_thread()
-        if in_main:
-            previous = signal.signal(signal.SIGTERM, self._on_sigterm)
-        try:
-            interrupts.park(self._stop)
-        except KeyboardInterrupt:
-            _log.info("interrupted: draining")
-        finally:
-            self.drain()
-            if in_main:
-                signal.signal(signal.SIGTERM, previous)
+    def serve_forever(self, announce: Callable[[], object] | None = None) -> None:
+        """Block until SIGTERM, SIGINT or `close`, then drain. A second signal of the same kind ends the process at once.
 
-    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, _stop_at_once)
-        self._stop.unpark()
+        `announce()` is called as soon as these signals drain. They are handled in the main thread only.
+        """
+        interrupted = Stops(most=1)
+        with sigterm_calls(self._stop.unpark):
+            try:
+                if announce is not None:
+                    announce()
+                # A lock of 3.13t spins before it sleeps; a signal that comes meanwhile is handled when the wait ends.
+                while not interrupts.park(self._stop, LONGEST_DEAFNESS):
+                    pass
+            except KeyboardInterrupt:
+                interrupted.seen = 1
+                _log.info("interrupted: draining")
+            finally:
+                with put_off_interrupts(interrupted):
+                    self.drain()
 
     @property
     def meshes(self) -> Sequence[Mesh]:
@@ -207,7 +219,3 @@ class Host:
         if (self._state, state) not in _TRANSITIONS:
             raise InvalidOperation(f"the host is {self._state.name.lower()} and cannot become {state.name.lower()}")
         self._state = state
-
-
-def _stop_at_once(signum: int, _frame: FrameType | None) -> None:
-    os._exit(128 + signum)

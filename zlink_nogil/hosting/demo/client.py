@@ -12,14 +12,16 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryFile
+from typing import IO, Final
 
 from rich.console import Console
 from rich.progress import Progress
 
-from zlink_nogil.errors import ShuttingDown, ZLinkError
+from zlink_nogil._interpreter import FREE_THREADED
+from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.hosting.demo import server
-from zlink_nogil.hosting.demo.counting import Counts, Totals, count, package_of, sources
+from zlink_nogil.hosting.demo.counting import Counts, Totals, as_text, count, package_of
 from zlink_nogil.hosting.demo.report import Outcome
 from zlink_nogil.hosting.host import Host
 from zlink_nogil.messaging import Call, Mesh
@@ -34,17 +36,18 @@ FILE_TIMEOUT: Final = 60.0
 STOP_TIMEOUT: Final = 2.0
 
 
-def run(root: Path, nodes: int, workers: int | None, console: Console) -> Outcome:
-    """Index `root` on `nodes` processes and in a plain loop; `KeyboardInterrupt` after the servers have ended."""
-    files = [(path, package_of(path, root)) for path in sources(root)]
-    if not files:
-        raise SystemExit(f"no Python sources below {root}")
+def run(root: Path, paths: list[Path], nodes: int, workers: int | None, console: Console) -> Outcome:
+    """Index `paths`, below `root`, on `nodes` processes and in a plain loop.
+
+    The servers have ended when it returns or raises: `KeyboardInterrupt`, `OSError` for a file that cannot be read,
+    `Unavailable` when the servers do not come up.
+    """
+    files = [(path, package_of(path, root)) for path in paths]
     for path, _ in files:
         path.read_bytes()  # both timed runs find the files in the page cache
     host = Host(gc_freeze=True, gc_threshold=server.GC_THRESHOLD)
     mesh = host.mesh(server.MESH, node_id="client")
     with host, _servers(mesh, nodes, workers), Progress(console=console, transient=True) as progress:
-        mesh.channel("parse").wait_ready(nodes, START_TIMEOUT)
         began = time.perf_counter()
         errors = _index(mesh, files, progress)
         reports = _reports(mesh)
@@ -55,7 +58,7 @@ def run(root: Path, nodes: int, workers: int | None, console: Console) -> Outcom
     gil = any(report.gil_enabled for report in reports) or server._gil_enabled()
     messages = sum(report.messages for report in reports)
     return Outcome(
-        path=str(root),
+        path=as_text(root),
         nodes=nodes,
         workers=workers,
         files=len(files),
@@ -79,24 +82,49 @@ def run(root: Path, nodes: int, workers: int | None, console: Console) -> Outcom
 
 @contextmanager
 def _servers(mesh: Mesh, nodes: int, workers: int | None) -> Iterator[None]:
-    """The server processes, in a session of their own: Ctrl-C is the client's, which then ends them."""
-    environment = {**os.environ, server.CLIENT: mesh.endpoint, server.WORKERS: str(workers or "")}
-    command = [sys.executable, "-m", "zlink_nogil", "serve", f"{server.__name__}:host"]
+    """The server processes, ready, in a session of their own: Ctrl-C is the client's, which then ends them."""
+    environment = {
+        **os.environ,
+        server.CLIENT: mesh.endpoint,
+        server.PARENT: str(os.getpid()),
+        server.WORKERS: str(workers or ""),
+    }
+    options = ["-X", "gil=0"] if FREE_THREADED else []
+    command = [sys.executable, *options, "-m", "zlink_nogil", "serve", f"{server.__name__}:host"]
     processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for index in range(nodes):
-            environment[server.NODE] = f"server-{index + 1}"
-            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True))
-        yield
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with TemporaryFile() as said:
+        try:
+            for index in range(nodes):
+                environment[server.NODE] = f"server-{index + 1}"
+                processes.append(subprocess.Popen(command, env=environment, stderr=said, start_new_session=True))
+            _wait_ready(mesh, processes, said)
+            yield
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                try:
+                    process.wait(STOP_TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _wait_ready(mesh: Mesh, processes: list[subprocess.Popen[bytes]], said: IO[bytes]) -> None:
+    """`Unavailable` when they are not ready in time, or one has ended; it tells the last line they have written."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            mesh.channel("parse").wait_ready(len(processes), 0.5)
+            return
+        except DeadlineExceeded as error:
+            ended = [process.poll() for process in processes if process.poll() is not None]
+            if not ended and time.monotonic() < deadline:
+                continue
+            reason = f"a server process ended with code {ended[0]} before it was ready" if ended else str(error)
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise Unavailable(f"{reason}; its last words: {last}" if last else reason) from None
 
 
 def _index(mesh: Mesh, files: list[tuple[Path, str]], progress: Progress) -> Counter[str]:
@@ -119,7 +147,7 @@ def _index(mesh: Mesh, files: list[tuple[Path, str]], progress: Progress) -> Cou
         try:
             call: Call[Counts] = channel.request(
                 path.read_bytes(),
-                key=str(path),
+                key=as_text(path),
                 reply=Counts,
                 metadata={"package": package.encode()},
                 timeout=FILE_TIMEOUT,

@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from zlink_nogil.errors import ZLinkError
 from zlink_nogil.hosting.demo.client import run
+from zlink_nogil.hosting.demo.counting import sources
 from zlink_nogil.hosting.demo.report import show
 
 __all__ = ["demo"]
@@ -34,11 +36,18 @@ def demo(ctx: click.Context, path: Path | None, nodes: int, workers: int | None,
     console = Console(stderr=True)
     root = path or Path(sysconfig.get_path("stdlib"))
     try:
-        outcome = run(root, nodes, workers, console)
+        files = sources(root)
+        if not files:
+            raise click.BadParameter(f"no Python sources below {root}", ctx, param_hint="--path")
+        if json_file is not None:
+            json_file.touch()  # complains now, not after the work
+        outcome = run(root, files, nodes, workers, console)
+        show(outcome, Console())
+        if json_file is not None:
+            json_file.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
     except KeyboardInterrupt:
         console.print("interrupted; the server processes have ended")
         ctx.exit(130)
-    show(outcome, Console())
-    if json_file is not None:
-        json_file.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
+    except (OSError, ZLinkError) as error:
+        raise click.ClickException(str(error)) from None
     ctx.exit(0 if outcome.equal else 1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Counts", "Totals", "count", "package_of", "sources"]
+__all__ = ["Counts", "Totals", "as_text", "count", "package_of", "sources"]
 
 
 @dataclass(slots=True)
@@ -63,10 +64,15 @@ def count(source: bytes) -> Counts:
 def sources(root: Path) -> list[Path]:
     """Every Python file below `root`, in a fixed order, without what `pip` installed and without caches."""
     skipped = {"site-packages", "__pycache__"}
-    return sorted(path for path in root.rglob("*.py") if skipped.isdisjoint(path.parts) and path.is_file())
+    return sorted(path for path in root.rglob("*.py") if skipped.isdisjoint(path.relative_to(root).parts) and path.is_file())
 
 
 def package_of(path: Path, root: Path) -> str:
     """The first folder below `root`, or "." for a file in `root` itself."""
     parts = path.relative_to(root).parts
-    return parts[0] if len(parts) > 1 else "."
+    return as_text(parts[0]) if len(parts) > 1 else "."
+
+
+def as_text(name: str | Path) -> str:
+    """A file name that can be encoded and shown, also one that is not UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")

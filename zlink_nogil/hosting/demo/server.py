@@ -21,6 +21,7 @@ MESH: Final = "demo"
 CLIENT: Final = "ZLINK_DEMO_CLIENT"
 WORKERS: Final = "ZLINK_DEMO_WORKERS"
 NODE: Final = "ZLINK_DEMO_NODE"
+PARENT: Final = "ZLINK_DEMO_PARENT"
 GC_THRESHOLD: Final = 100_000
 """Trees are made of many small objects, and a collection stops every thread."""
 
@@ -104,5 +105,7 @@ def _gil_enabled() -> bool:
 
 
 def _end_with_parent() -> None:
-    """A client that is killed must not leave servers behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """A client that is killed must not leave servers behind, and nobody is left to drain for."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):
+        raise SystemExit("the demo's client has ended already")
