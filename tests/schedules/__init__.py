@@ -1,0 +1,1 @@
+"""Scripted schedules: scenarios whose every interleaving can be chosen, replayed and listed (issue 3)."""

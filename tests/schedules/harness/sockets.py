@@ -1,0 +1,217 @@
+"""An in-memory stand-in for `zlink_nogil.binding.raw`: ROUTERs with the measured behaviour of libzmq (decisions 3-5).
+
+Guarantees
+    A socket's descriptor is readable while commands wait for it (a first message, room at a peer, a lost connection), and
+    *every* call on the socket - a send, also a refused one, a receive, a look at EVENTS, disconnect - takes them and so
+    may eat the edge (connect leaves one of its own). A peer has room for `room` messages and tells of new room after
+    every half of that. A send to a full peer takes nothing; to an unknown one it raises. What was accepted for a peer
+    that died waits for its endpoint's next life. Messages of one connection keep their order; between connections the
+    reader goes round.
+
+Leaves out
+    The delay on the way, and that a send within a millisecond of another call may not take the commands.
+
+Ownership: all fields belong to the holder of the baton.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+from zlink_nogil.binding.raw import Connected, Disconnected
+
+from .descriptors import Descriptor
+from .locks import the_world
+
+__all__ = ["Network", "Router"]
+
+
+class Network:
+    """Stands in for the binding's `Context`; all its sockets see each other."""
+
+    def __init__(self, room: int = 2) -> None:
+        self.room = room
+        self.bound: dict[str, Router] = {}
+        self.pipes: list[_Pipe] = []
+        self.numbers = itertools.count(1)
+
+    def router(self, max_record_bytes: int) -> Router:  # noqa: ARG002 - the real signature
+        return Router(self)
+
+    def end(self) -> None:
+        """Nothing lingers here."""
+
+
+class _Pipe:
+    """One connection, from the socket that connected to the endpoint that is bound."""
+
+    def __init__(self, sender: Router, endpoint: str, routing_id: bytes, room: int) -> None:
+        self.sender = sender
+        self.endpoint = endpoint
+        self.routing_id = routing_id
+        self.room = room
+        self.reader: Router | None = None
+        self.number = 0
+        self.waiting: deque[bytes] = deque()
+        self.asleep = True
+        """The reader has found it empty: the next message is a command for it."""
+        self.unacknowledged = 0
+        self.read = 0
+
+    def put(self, record: bytes) -> None:
+        self.waiting.append(record)
+        self.unacknowledged += 1
+        self._tell_reader()
+
+    def take(self) -> bytes:
+        record = self.waiting.popleft()
+        self.read += 1
+        half = (self.room + 1) // 2
+        if self.read % half == 0:
+            self.sender.post(lambda: self._has_room(half))
+        return record
+
+    def come_up(self, reader: Router, number: int) -> None:
+        self.reader, self.number, self.asleep = reader, number, True
+        reader.inputs.append(self)
+        self.sender.tell(Connected(self.endpoint, number))
+        if self.waiting:
+            self._tell_reader()
+
+    def go_down(self) -> None:
+        if self.reader is not None:
+            self.reader.inputs.remove(self)
+            self.reader = None
+            self.sender.tell(Disconnected(self.number))
+
+    def _tell_reader(self) -> None:
+        if self.asleep and self.reader is not None:
+            self.asleep = False
+            self.reader.post(_nothing)
+
+    def _has_room(self, count: int) -> None:
+        self.unacknowledged -= count
+
+
+def _nothing() -> None:
+    """The command "there is something to read": taking it is all it does."""
+
+
+class Router:
+    """The same methods as `RawSocket`, each an operation."""
+
+    def __init__(self, network: Network) -> None:
+        self._world = the_world()
+        self._network = network
+        self._descriptor = Descriptor("Socket")
+        self._monitor = Descriptor("Monitor")
+        self._commands: deque[Callable[[], None]] = deque()
+        self._events: deque[Connected | Disconnected] = deque()
+        self._outputs: dict[bytes, _Pipe] = {}
+        self.inputs: deque[_Pipe] = deque()
+        self.fd = self._descriptor.fileno()
+        self.closed = False
+
+    # -- what arrives from other sockets ----------------------------------------------------------------------------
+
+    def post(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._descriptor.raise_()
+
+    def tell(self, event: Connected | Disconnected) -> None:
+        self._events.append(event)
+        self._monitor.raise_()
+
+    def _begin(self, op: str) -> None:
+        """One call: others may run before it, then it takes the commands and with them the edge."""
+        self._world.offer(op, self._descriptor)
+        assert not self.closed, f"{op} on a closed socket"
+        while self._commands:
+            self._commands.popleft()()
+        self._descriptor.lower()
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def bind(self, endpoint: str) -> str:
+        self._begin("bind")
+        if endpoint in self._network.bound:
+            raise OSError(f"cannot bind {endpoint}")
+        self._network.bound[endpoint] = self
+        for pipe in self._network.pipes:
+            if pipe.endpoint == endpoint:
+                pipe.come_up(self, next(self._network.numbers))
+        return endpoint
+
+    def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
+        self._begin("connect")
+        pipe = self._outputs[alias] = _Pipe(self, endpoint, routing_id, self._network.room)
+        self._network.pipes.append(pipe)
+        if endpoint in self._network.bound:
+            pipe.come_up(self._network.bound[endpoint], next(self._network.numbers))
+        self.post(_nothing)  # from the thread that connects
+
+    def disconnect(self, endpoint: str) -> None:
+        self._begin("disconnect")
+        for alias, pipe in list(self._outputs.items()):
+            if pipe.endpoint == endpoint:
+                del self._outputs[alias]
+                self._drop(pipe)
+
+    def _drop(self, pipe: _Pipe) -> None:
+        self._network.pipes.remove(pipe)
+        pipe.go_down()
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def try_send(self, alias: bytes, record: bytes) -> bool:
+        self._begin("send")
+        pipe = self._outputs.get(alias)
+        if pipe is None:
+            raise LookupError(alias)
+        if pipe.unacknowledged >= pipe.room:
+            return False
+        pipe.put(record)
+        return True
+
+    def receive(self) -> tuple[bytes, bytes | None] | None:
+        self._begin("receive")
+        for pipe in self.inputs:
+            if pipe.waiting:
+                self.inputs.remove(pipe)
+                self.inputs.append(pipe)
+                return pipe.routing_id, pipe.take()
+            pipe.asleep = True
+        return None
+
+    def readable(self) -> bool:
+        self._begin("look at EVENTS of")
+        for pipe in self.inputs:
+            if pipe.waiting:
+                return True
+            pipe.asleep = True
+        return False
+
+    # -- monitoring and closing -------------------------------------------------------------------------------------
+
+    def monitor(self) -> int:
+        return self._monitor.fileno()
+
+    def connection_events(self) -> list[Connected | Disconnected]:
+        self._world.offer("read events of", self._monitor)
+        events = list(self._events)
+        self._events.clear()
+        self._monitor.lower()
+        return events
+
+    def close(self, linger: float) -> None:  # noqa: ARG002 - nothing lingers here
+        self._begin("close")
+        self.closed = True
+        for endpoint in [endpoint for endpoint, owner in self._network.bound.items() if owner is self]:
+            del self._network.bound[endpoint]
+        for pipe in list(self.inputs):
+            pipe.go_down()
+        for pipe in self._outputs.values():
+            self._drop(pipe)
+        self._outputs.clear()

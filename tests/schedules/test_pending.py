@@ -1,0 +1,254 @@
+"""`Operations` under every schedule: register, send, reply, expire, cancel, lose the peer, close."""
+
+from __future__ import annotations
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import OutSocket
+from zlink_nogil.errors import CapacityExceeded, ShuttingDown, Unavailable
+from zlink_nogil.messaging.operation import Operation, Slots
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.state import StateLane
+
+from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness.sockets import Network
+
+MODULES = ["zlink_nogil.messaging.operations", "zlink_nogil.messaging.deadlines", "zlink_nogil.binding.outbound"]
+RECORD = 1 << 20
+PEER = "peer"
+
+
+class Watched:
+    """A pending table with a peer that has room for `room` records, and what became of each operation."""
+
+    def __init__(self, s: Scenario, room: int = 4, slots: int = 4) -> None:
+        self.s = s
+        self.network = Network(room)
+        self.peer = self.network.router(RECORD)
+        self.peer.bind("b")
+        lane = StateLane("operations")
+        self.wakes = _sync.EventFd()
+        self.out = OutSocket(self.network, lane, b"node", RECORD, self.wakes.set)  # type: ignore[arg-type]
+        self.slots = Slots(slots)
+        self.table = Operations(lane, self.out, self.slots, WorkerPool(1), self.wakes.set)
+        self.alias = lane.run(self.out.connect, "b")
+        self.started: list[Operation] = []
+        self.ends: dict[int, list[str]] = {}
+        self.refused: list[str] = []
+        s.check("every operation ended once", lambda: [len(ends) for ends in self.ends.values()] == [1] * len(self.started))
+        s.check("slots are back to zero", lambda: self.slots.taken() == 0)
+        s.check("nothing is left in the tables", self.is_empty)
+
+    def is_empty(self) -> bool:
+        counts = self.table.counts()
+        return counts["pending"] == counts["deadlines"] == 0
+
+    def request(self, timeout: float = 1000.0) -> Operation | None:
+        return self.submit(timeout, is_request=True)
+
+    def send(self, timeout: float = 1000.0) -> Operation | None:
+        return self.submit(timeout, is_request=False)
+
+    def submit(self, timeout: float, is_request: bool) -> Operation | None:
+        operation = self.table.new(timeout, PEER, bytes.decode if is_request else None)
+        route = operation.reply_route
+        self.ends[route] = []
+        operation.add_waker(lambda: self.ends[route].append("ended"))
+        record = route.to_bytes(8)
+        try:
+            self.table.submit(operation, lambda started: self.table.send(self.alias, record, is_request, started))
+        except (ShuttingDown, CapacityExceeded, Unavailable) as error:
+            del self.ends[route]
+            self.refused.append(type(error).__name__)
+            return None
+        self.started.append(operation)
+        return operation
+
+    def answer(self, count: int) -> None:
+        """The peer: replies to `count` requests, each twice, as a network may."""
+        epoll = _sync.Epoll()
+        epoll.register(self.peer.fd, 1)
+        while count:
+            received = self.peer.receive()
+            if received is None:
+                if not self.peer.readable():
+                    epoll.poll()
+                continue
+            count -= 1
+            route = int.from_bytes(received[1] or b"")
+            self.table.reply(route, b"reply")
+            self.table.reply(route, b"late")
+
+    def expire(self, until: float) -> None:
+        """The leader of deadlines, until the virtual time `until`."""
+        epoll = _sync.Epoll()
+        epoll.register(self.wakes.fileno(), 1)
+        while (now := _sync.monotonic()) < until:
+            upcoming = self.table.expire()
+            epoll.poll(min(until, upcoming if upcoming is not None else until) - now)
+            self.wakes.clear()
+
+    def serve(self, rounds: int) -> None:
+        """The leader of the out-socket."""
+        epoll = _sync.Epoll()
+        for fd in self.out.descriptors():
+            epoll.register(fd, 1)
+        for _ in range(rounds):
+            epoll.poll(1.0)
+            for alias in self.table.service():
+                self.table.lane.run(self.out.disconnect, alias)
+                self.table.peer_lost(PEER)
+
+
+def reply_cancel_expire(s: Scenario) -> None:
+    """One winner among reply, cancel and deadline; late answers are counted and nothing else."""
+    watched = Watched(s)
+    seen: list[str] = []
+
+    def ask() -> None:
+        operation = watched.request(timeout=1.0)
+        assert operation is not None
+        s.thread_now("canceller", operation.cancel)
+        error = operation.exception()
+        seen.append("reply" if error is None else type(error).__name__)
+
+    s.thread("asker", ask)
+    s.thread("peer", watched.answer, 1)
+    s.thread("leader", watched.expire, s.now + 2.0)
+    s.check("the asker saw one of them", lambda: seen[0] in ("reply", "Cancelled", "DeadlineExceeded"))
+
+
+def test_reply_cancel_expire() -> None:
+    run_random(reply_cancel_expire)
+    run_exhaustive(reply_cancel_expire, preemptions=1, switches=1)
+    run_lines(reply_cancel_expire, MODULES)
+
+
+def an_earlier_deadline(s: Scenario) -> None:
+    """An operation that is due before all others wakes who sleeps until the next deadline."""
+    watched = Watched(s)
+    ended: list[float] = []
+
+    def ask(timeout: float) -> None:
+        began = s.now
+        operation = watched.request(timeout)
+        assert operation is not None
+        operation.exception()
+        s.expect(timeout <= s.now - began <= timeout + 0.1, "neither early nor late")
+        ended.append(timeout)
+
+    s.thread("patient", ask, 5.0)
+    s.thread("hasty", ask, 1.0)
+    s.thread("leader", watched.expire, s.now + 6.0)
+    s.check("both ended, in order", lambda: ended == [1.0, 5.0])
+
+
+def test_an_earlier_deadline() -> None:
+    run_random(an_earlier_deadline)
+    run_exhaustive(an_earlier_deadline, preemptions=1, switches=2)
+    run_lines(an_earlier_deadline, MODULES)
+
+
+def register_and_close(s: Scenario) -> None:
+    """Whoever registers while the table closes is refused or ended; nobody waits for ever."""
+    watched = Watched(s)
+
+    def ask() -> None:
+        operation = watched.request()
+        if operation is not None:
+            s.expect(isinstance(operation.exception(), ShuttingDown), "ended by the close")
+
+    s.thread("a", ask)
+    s.thread("b", ask)
+    s.thread("closer", watched.table.close)
+    s.check("an end for each", lambda: len(watched.started) + len(watched.refused) == 2)
+
+
+def test_register_and_close() -> None:
+    run_random(register_and_close)
+    run_exhaustive(register_and_close, preemptions=2, switches=0)
+    run_lines(register_and_close, MODULES)
+
+
+def a_full_peer_and_a_cancel(s: Scenario) -> None:
+    """A send that waits for room and is cancelled is not sent afterwards; the ones behind it go on."""
+    watched = Watched(s, room=1)
+    first, second, third = watched.send(), watched.send(), watched.send()
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    received: list[int] = []
+
+    def read() -> None:
+        epoll = _sync.Epoll()
+        epoll.register(watched.peer.fd, 1)
+        while third.reply_route not in received:
+            record = watched.peer.receive()
+            if record is None:
+                if not watched.peer.readable():
+                    epoll.poll()
+            else:
+                received.append(int.from_bytes(record[1] or b""))
+
+    s.thread("canceller", second.cancel)
+    s.thread("leader", watched.serve, 4)
+    s.thread("peer", read)
+    s.check("a cancelled send ends as cancelled", lambda: second.cancelled() or second.reply_route in received)
+    s.check("in order", lambda: received == sorted(received))
+
+
+def test_a_full_peer_and_a_cancel() -> None:
+    run_random(a_full_peer_and_a_cancel)
+    run_exhaustive(a_full_peer_and_a_cancel, preemptions=1)
+    run_lines(a_full_peer_and_a_cancel, MODULES)
+
+
+def a_peer_that_is_lost(s: Scenario) -> None:
+    """A request to a peer that goes away ends as `Unavailable`, whatever the order of events."""
+    watched = Watched(s, room=1)
+
+    def ask() -> None:
+        operation = watched.request(timeout=5.0)
+        if operation is not None:
+            s.expect(isinstance(operation.exception(), Unavailable), "the loss is seen, not the deadline")
+
+    s.thread("a", ask)
+    s.thread("b", ask)
+    s.thread("peer", watched.peer.close, 0.0)
+    s.thread("leader", watched.serve, 3)
+
+
+def test_a_peer_that_is_lost() -> None:
+    run_random(a_peer_that_is_lost)
+    run_exhaustive(a_peer_that_is_lost, preemptions=1, switches=1)
+    run_lines(a_peer_that_is_lost, MODULES)
+
+
+def too_many(s: Scenario) -> None:
+    """More operations than slots: refused, nothing sent, and a slot that is free again can be taken."""
+    watched = Watched(s, slots=1)
+
+    def ask() -> None:
+        operation = watched.request()
+        if operation is not None:
+            s.expect(operation.result() == "reply", "answered")
+
+    def answer() -> None:
+        watched.answer(1)
+
+    s.thread("a", ask)
+    s.thread("b", ask)
+    s.thread("peer", answer)
+    s.thread("peer's second", _answer_what_is_left, watched)
+    s.check("an end for each", lambda: len(watched.started) + len(watched.refused) == 2)
+
+
+def _answer_what_is_left(watched: Watched) -> None:
+    watched.s.sleep(1.0)
+    for operation in watched.started:
+        watched.table.reply(operation.reply_route, b"reply")
+
+
+def test_too_many() -> None:
+    run_random(too_many)
+    run_exhaustive(too_many, preemptions=1, switches=1)

@@ -1,0 +1,134 @@
+"""`Permits` under every schedule: take, wait, return, borrow, give up."""
+
+from __future__ import annotations
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.messaging.permits import Permits
+
+from .harness import Scenario, run_exhaustive, run_lines, run_random
+
+MODULES = ["zlink_nogil.messaging.permits"]
+
+
+class Jobs:
+    """Permits and the jobs that hold them; at most `most` at a time, but for what is borrowed."""
+
+    def __init__(self, s: Scenario, most: int) -> None:
+        self.s = s
+        self.permits = Permits(most)
+        self.most = most
+        self.held = 0
+        self.borrowed = 0
+        self.done: list[str] = []
+        s.check("every permit is back", lambda: self.permits.free() == most)
+
+    def hold(self, count: int = 1) -> None:
+        self.held += count
+        self.s.expect(self.held <= self.most + self.borrowed, "no more jobs than permits")
+        self.s.step("holds a permit")
+        self.held -= count
+        self.permits.give_back(count)
+
+    def run(self, name: str, timeout: float = 1000.0) -> None:
+        try:
+            self.permits.acquire(timeout)
+        except DeadlineExceeded:
+            self.done.append(f"{name} gave up")
+            return
+        self.hold()
+        self.done.append(name)
+
+    def run_borrowed(self) -> None:
+        self.borrowed += 1
+        self.permits.borrow()
+        self.s.step("holds a borrowed permit")
+        self.permits.give_back()
+        self.borrowed -= 1
+
+    def lead(self, records: int) -> None:
+        """A socket's leader: takes permits for what is there, sleeps while there are none."""
+        wake = _sync.EventFd()
+        epoll = _sync.Epoll()
+        epoll.register(wake.fileno())
+        taken = 0
+        while taken < records:
+            got = self.permits.take(records - taken, wake.set)
+            self.s.expect(got <= records - taken, "no more than wanted")
+            if not got:
+                epoll.poll()
+                wake.clear()
+            taken += got
+            if got:
+                self.hold(got)
+        self.permits.forget(wake.set)
+        self.done.append("leader")
+
+
+def threads_wait_and_return(s: Scenario) -> None:
+    jobs = Jobs(s, most=1)
+    for name in "abc":
+        s.thread(name, jobs.run, name)
+    s.check("everybody had a turn", lambda: sorted(jobs.done) == ["a", "b", "c"])
+
+
+def test_threads_wait_and_return() -> None:
+    run_random(threads_wait_and_return)
+    run_exhaustive(threads_wait_and_return, preemptions=2)
+    run_lines(threads_wait_and_return, MODULES)
+
+
+def giving_up_at_the_moment_of_the_grant(s: Scenario) -> None:
+    """A waiter gets a permit or gives up, never half of each; what it gave up goes to the next."""
+    jobs = Jobs(s, most=1)
+    s.timeouts_race()
+    s.thread("a", jobs.run, "a")
+    s.thread("hasty", jobs.run, "hasty", 1.0)
+    s.thread("patient", jobs.run, "patient")
+    s.check("the patient one had a turn", lambda: "patient" in jobs.done and len(jobs.done) == 3)
+
+
+def test_giving_up_at_the_moment_of_the_grant() -> None:
+    run_random(giving_up_at_the_moment_of_the_grant)
+    run_exhaustive(giving_up_at_the_moment_of_the_grant, preemptions=2)
+
+
+def a_socket_and_threads(s: Scenario) -> None:
+    jobs = Jobs(s, most=2)
+    s.thread("leader", jobs.lead, 3)
+    s.thread("a", jobs.run, "a")
+    s.thread("borrower", jobs.run_borrowed)
+    s.check("everybody had a turn", lambda: sorted(jobs.done) == ["a", "leader"])
+
+
+def test_a_socket_and_threads() -> None:
+    run_random(a_socket_and_threads)
+    run_exhaustive(a_socket_and_threads, preemptions=2, switches=1)
+    run_lines(a_socket_and_threads, MODULES)
+
+
+def a_socket_that_closes_while_it_waits(s: Scenario) -> None:
+    """A permit that was granted to a closing socket goes to the next in line."""
+    jobs = Jobs(s, most=1)
+    jobs.permits.acquire(1.0)
+    wakes: list[int] = []
+
+    def lead() -> None:
+        if jobs.permits.take(1, wake):
+            jobs.permits.give_back()
+        s.step("closes")
+        jobs.permits.forget(wake)
+
+    def wake() -> None:
+        wakes.append(1)
+
+    s.thread("leader", lead)
+    s.thread("a", jobs.run, "a")
+    s.thread("holder", jobs.permits.give_back)
+    s.check("the thread had its turn", lambda: jobs.done == ["a"])
+    s.check("woken at most once", lambda: len(wakes) <= 1)
+
+
+def test_a_socket_that_closes_while_it_waits() -> None:
+    run_random(a_socket_that_closes_while_it_waits)
+    run_exhaustive(a_socket_that_closes_while_it_waits, preemptions=2)

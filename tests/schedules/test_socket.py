@@ -1,0 +1,222 @@
+"""The binding's sockets under every schedule: send, wait for room, receive, look again before parking, lose a peer."""
+
+from __future__ import annotations
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import InSocket, OutSocket
+from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.state import StateLane
+
+from .harness import Scenario, run_exhaustive, run_random
+from .harness.sockets import Network
+
+RECORD = 1 << 20
+
+
+class Sending:
+    """A node's out-socket with its leader, who sleeps on its descriptors and services it."""
+
+    def __init__(self, s: Scenario, network: Network, records: int) -> None:
+        self.s = s
+        self.lane = StateLane("operations")
+        self.wakeup = _sync.EventFd()
+        self.out = OutSocket(network, self.lane, b"node", RECORD, self.wakeup.set)  # type: ignore[arg-type]
+        self.records = records
+        self.ended: dict[bytes, list[str]] = {}
+        self.lost: list[bytes] = []
+        self.stop = _sync.EventFd()
+        s.check("every send ended once", lambda: [len(ends) for ends in self.ended.values()] == [1] * records)
+        s.check("nothing waits for room", lambda: self.lane.run(self.out.backlog) == 0)
+
+    def connect(self, endpoint: str) -> bytes:
+        return self.lane.run(self.out.connect, endpoint)
+
+    def send(self, alias: bytes, *records: bytes) -> None:
+        for record in records:
+            self.lane.run(self._send, alias, record)
+
+    def _send(self, alias: bytes, record: bytes) -> None:
+        self.ended[record] = []
+
+        def done(error: ZLinkError | None) -> None:
+            self._end(record, "accepted" if error is None else "refused")
+
+        try:
+            if self.out.send(alias, record, done) is None:
+                done(None)
+        except Unavailable:
+            self._end(record, "refused")
+
+    def _end(self, record: bytes, how: str) -> None:
+        self.ended[record].append(how)
+        if sum(map(bool, self.ended.values())) == self.records:
+            self.stop.set()
+
+    def lead(self) -> None:
+        """Until every send has ended."""
+        epoll = _sync.Epoll()
+        for fd in (*self.out.descriptors(), self.wakeup.fileno(), self.stop.fileno()):
+            epoll.register(fd)
+        while True:
+            for alias in self.lane.run(self.out.service):
+                self.lost.append(alias)
+                self.lane.run(self.out.disconnect, alias)
+            look = self.out.next_look(_sync.monotonic())
+            if (self.stop.fileno(), 1) in epoll.poll(None if look is None else look - _sync.monotonic()):
+                return
+            self.wakeup.clear()
+
+
+class Receiving:
+    """A node's in-socket with its leader, who claims until it has `records`."""
+
+    def __init__(self, network: Network, endpoint: str, records: int) -> None:
+        self.socket = InSocket(network, endpoint, RECORD)  # type: ignore[arg-type]
+        self.records = records
+        self.received: list[bytes] = []
+
+    def lead(self) -> None:
+        epoll = _sync.Epoll()
+        epoll.register(self.socket.fd, 1)
+        while len(self.received) < self.records:
+            claimed, more = self.socket.claim(1, RECORD, 1e9, _sync.monotonic)
+            self.received += [record or b"" for _, record in claimed]
+            if not more:
+                epoll.poll()
+
+
+def in_order(received: list[bytes], prefix: bytes) -> bool:
+    mine = [record for record in received if record.startswith(prefix)]
+    return mine == sorted(mine)
+
+
+def one_full_peer(s: Scenario) -> None:
+    """More records than the peer has room for: all arrive, each sender's in its order, and nobody sleeps on room."""
+    network = Network(room=1)
+    peer = Receiving(network, "b", records=4)
+    node = Sending(s, network, records=4)
+    alias = node.connect("b")
+    s.thread("sender 1", node.send, alias, b"x1", b"x2")
+    s.thread("sender 2", node.send, alias, b"y1", b"y2")
+    s.thread("leader", node.lead)
+    s.thread("peer", peer.lead)
+    s.check("all arrived", lambda: sorted(peer.received) == [b"x1", b"x2", b"y1", b"y2"])
+    s.check("in caller order", lambda: in_order(peer.received, b"x") and in_order(peer.received, b"y"))
+
+
+def test_one_full_peer() -> None:
+    run_random(one_full_peer)
+    run_exhaustive(one_full_peer, preemptions=1, switches=1)
+
+
+def two_full_peers(s: Scenario) -> None:
+    """A peer that does not read holds up nobody else: a retry there may eat the edge that tells of room elsewhere."""
+    network = Network(room=1)
+    quick, slow = (Receiving(network, name, records=2) for name in ("quick", "slow"))
+    node = Sending(s, network, records=4)
+    to_quick, to_slow = node.connect("quick"), node.connect("slow")
+    quick_has_all = _sync.Event()
+
+    def send() -> None:
+        node.send(to_quick, b"1", b"2")
+        node.send(to_slow, b"3", b"4")
+
+    def lead_quick() -> None:
+        quick.lead()
+        quick_has_all.set()
+
+    def lead_slow() -> None:
+        quick_has_all.wait()
+        slow.lead()
+
+    s.thread("sender", send)
+    s.thread("leader", node.lead)
+    s.thread("quick peer", lead_quick)
+    s.thread("slow peer", lead_slow)
+    s.check("all arrived", lambda: (quick.received, slow.received) == ([b"1", b"2"], [b"3", b"4"]))
+
+
+def test_two_full_peers() -> None:
+    run_random(two_full_peers)
+    run_exhaustive(two_full_peers, preemptions=1, switches=1)
+
+
+def another_connection_while_one_is_full(s: Scenario) -> None:
+    """A disconnect eats an edge too."""
+    network = Network(room=1)
+    peer = Receiving(network, "b", records=2)
+    node = Sending(s, network, records=2)
+    alias = node.connect("b")
+
+    def come_and_go() -> None:
+        other = node.connect("nobody")
+        node.lane.run(node.out.disconnect, other)
+
+    s.thread("sender", node.send, alias, b"1", b"2")
+    s.thread("leader", node.lead)
+    s.thread("peer", peer.lead)
+    s.thread("topology", come_and_go)
+    s.check("all arrived", lambda: peer.received == [b"1", b"2"])
+
+
+def test_another_connection_while_one_is_full() -> None:
+    run_random(another_connection_while_one_is_full)
+    run_exhaustive(another_connection_while_one_is_full, preemptions=1, switches=1)
+
+
+def an_unknown_peer_while_one_is_full(s: Scenario) -> None:
+    """A send that is refused may have eaten an edge as well."""
+    network = Network(room=1)
+    peer = Receiving(network, "b", records=2)
+    node = Sending(s, network, records=3)
+    alias = node.connect("b")
+    s.thread("sender", node.send, alias, b"1", b"2")
+    s.thread("leader", node.lead)
+    s.thread("peer", peer.lead)
+    s.thread("confused", node.send, b"unknown", b"3")
+    s.check("all arrived", lambda: peer.received == [b"1", b"2"])
+    s.check("one was refused", lambda: node.ended[b"3"] == ["refused"])
+
+
+def test_an_unknown_peer_while_one_is_full() -> None:
+    run_random(an_unknown_peer_while_one_is_full)
+    run_exhaustive(an_unknown_peer_while_one_is_full, preemptions=1, switches=1)
+
+
+def a_peer_that_dies(s: Scenario) -> None:
+    """Each send ends once, accepted or refused, whenever the peer goes away; the loss is seen once."""
+    network = Network(room=1)
+    peer = Receiving(network, "b", records=1)
+    node = Sending(s, network, records=3)
+    alias = node.connect("b")
+
+    def die() -> None:
+        peer.lead()
+        peer.socket.close()
+
+    s.thread("sender", node.send, alias, b"1", b"2", b"3")
+    s.thread("leader", node.lead)
+    s.thread("peer", die)
+    s.check("the peer's loss is seen once at most", lambda: node.lost in ([], [alias]))
+
+
+def test_a_peer_that_dies() -> None:
+    run_random(a_peer_that_dies)
+    run_exhaustive(a_peer_that_dies, preemptions=1)
+
+
+def the_last_look(s: Scenario) -> None:
+    """A record that arrives while the reader decides to sleep wakes it, or is seen."""
+    network = Network(room=4)
+    peer = Receiving(network, "b", records=3)
+    node = Sending(s, network, records=3)
+    alias = node.connect("b")
+    s.thread("sender 1", node.send, alias, b"x1", b"x2")
+    s.thread("sender 2", node.send, alias, b"y1")
+    s.thread("peer", peer.lead)
+    s.check("all arrived", lambda: sorted(peer.received) == [b"x1", b"x2", b"y1"])
+
+
+def test_the_last_look() -> None:
+    run_random(the_last_look)
+    run_exhaustive(the_last_look, preemptions=2, switches=1)
