@@ -188,9 +188,7 @@ def test_the_environment_is_made_again_when_it_is_half_made_or_out_of_date(check
     def prepare(before: str = "") -> str:
         return checkout.run("bash", "-c", f"{PREPARE} {before} prepare_environment").stdout
 
-    half_made = checkout.run(
-        "bash", "-c", f"{PREPARE} make_environment() {{ mkdir .venv; false; }}; prepare_environment"
-    )
+    half_made = checkout.run("bash", "-c", f"{PREPARE} make_environment() {{ mkdir .venv; false; }}; prepare_environment")
     assert (half_made.returncode, (checkout.root / ".venv").exists()) == (1, True)
     assert [prepare(), prepare()] == ["made\n", ""]
     with (checkout.root / "tools/constraints.txt").open("a") as constraints:
