@@ -143,6 +143,14 @@ def test_a_slot_is_held_until_the_callbacks_have_returned(desk):
     eventually(lambda: desk.slots.taken() == 0, "the slot is back")
 
 
+def test_who_waited_finds_the_slot_free_again(desk):
+    operation = desk.start()
+    seen: list[int] = []
+    operation.add_waker(lambda: seen.append(desk.slots.taken()))
+    desk.operations.reply(operation.reply_route, b"answer")
+    assert seen == [0]
+
+
 def test_a_slot_comes_back_when_a_callback_raises(desk):
     operation = desk.start()
     operation.add_done_callback(lambda _: 1 / 0)
@@ -313,7 +321,7 @@ class Due:
 seconds = st.floats(0, 1e6, allow_nan=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(seconds, st.floats(0, 3 * TICK)), min_size=1, max_size=8))
 def test_a_deadline_is_never_early_and_late_by_one_tick_at_most(times):
     deadlines = Deadlines()

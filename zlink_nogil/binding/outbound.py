@@ -23,6 +23,7 @@ from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Lost", "OutSocket", "Waiting"]
 
+MOST_STRAYS: Final = 64
 CROWDED_LOOK: Final = 0.01
 """Seconds."""
 
@@ -164,10 +165,17 @@ class OutSocket:
     def service(self) -> list[Lost]:
         """What a leader does when a descriptor is readable: retry, drop what nobody should have sent, see who is gone."""
         debug_assert_on_lane(self.lane)
-        while self._raw.readable() and self._raw.receive() is not None:
-            pass  # nothing is read from an out-socket; a peer that writes to it must not fill it
+        self._drop_strays()
         self.retry()
         return self._follow_connections()
+
+    def _drop_strays(self) -> None:
+        """Nothing is read from an out-socket; a peer that writes to it must neither fill it nor hold the lane."""
+        debug_assert_on_lane(self.lane)
+        for _ in range(MOST_STRAYS):
+            if not self._raw.readable() or self._raw.receive() is None:
+                return
+        self._wake()  # there may be more, and nothing else would tell
 
     def _follow_connections(self) -> list[Lost]:
         """Bring `_by_fd` up to date; returns the connections that went down."""

@@ -116,7 +116,8 @@ class Host:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        if not self._fork.inherited():  # a forked child leaves the parent's host alone
+            self.close()
 
     def start(self) -> None:
         """Bind, and begin to receive. `OSError` when an endpoint cannot be bound; nothing runs then."""
@@ -184,7 +185,7 @@ class Host:
             for mesh in self._meshes.values():
                 mesh.close(timeout)
             if self._own_pool is not None:
-                self._own_pool.close(max(1.0, timeout))
+                self._own_pool.close(max(0.1, timeout))
         except DeadlineExceeded as error:
             _log.error("closed with work still running: %s", error)
         finally:

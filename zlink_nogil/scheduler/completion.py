@@ -237,12 +237,12 @@ class Completion[T]:
             wakers, self._wakers = self._wakers, []
             callbacks, self._callbacks = self._callbacks, []
             self._canceller = self._before_wait = None  # they hold the owner; nobody needs them any more
+        if not callbacks:
+            self.settled()  # before anybody is woken: who waited finds what the operation held free again
         for waker in wakers:
             waker()
         if callbacks:
             self._dispatch(callbacks, then=self.settled)
-        else:
-            self.settled()
         return True
 
     def _dispatch(self, callbacks: list[_Callback[T]], then: Callable[[], None] | None = None) -> None:
