@@ -171,12 +171,14 @@ class Host:
                 first = self._state is not _State.CLOSED
                 if first:
                     self._move(_State.CLOSED)
-            if first:
-                self._close(timeout)
-            self._closed.wait()
-            if self._deferring and _sync.current_thread() is _sync.main_thread():
-                self._deferring = False
-                interrupts.restore()
+            try:
+                if first:
+                    self._close(timeout)
+                self._closed.wait()
+            finally:
+                if self._deferring and _sync.current_thread() is _sync.main_thread():
+                    self._deferring = False
+                    interrupts.restore()
         if interrupted.seen:
             signal.raise_signal(signal.SIGINT)
 
