@@ -1,12 +1,27 @@
-"""What the command line says about schedules (`tests/conftest.py` declares the options)."""
+"""What the command line says about schedules (`tests/conftest.py` declares the options).
+
+`ZLINK_FIRST_SEED` moves the seeds of every random search (`tools/run schedules`).
+"""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+from zlink_nogil.scheduler.standby import _Seat
 
 from .harness import settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.schedules = config.getoption("--schedules", None)
+    first_seed = os.environ.get("ZLINK_FIRST_SEED")
+    settings.first_seed = None if first_seed is None else int(first_seed)
     settings.seed = config.getoption("--seed", None)
+
+
+@pytest.fixture(autouse=True)
+def _order_of_seats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-by goes through a set of its seats: in an order that does not depend on addresses."""
+    monkeypatch.setattr(_Seat, "__hash__", lambda seat: next(iter(seat.driver.descriptors())), raising=False)

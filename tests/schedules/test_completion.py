@@ -156,3 +156,21 @@ def a_canceller_decides(s: Scenario) -> None:
 def test_a_canceller_decides() -> None:
     run_random(a_canceller_decides)
     run_exhaustive(a_canceller_decides, preemptions=2)
+
+
+def polling(s: Scenario) -> None:
+    """Whoever finds it done, without waiting, finds the outcome."""
+    completion = Watched(s, WorkerPool(1))
+
+    def poll() -> None:
+        for _ in range(3):
+            if completion.done():
+                s.expect(completion.outcome() == "reply", "the outcome is there when it is done")
+
+    s.thread("poller", poll)
+    s.thread("reply", completion.end, "reply")
+
+
+def test_polling() -> None:
+    run_exhaustive(polling, preemptions=2)
+    run_lines(polling, MODULES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.state import StateLane
@@ -24,9 +23,11 @@ class Watched:
         self.accepted: list[str] = []
         self.refused: list[str] = []
         self.ran: list[str] = []
+        self.over = False
 
     def turn(self, name: str, long: float = 0.0) -> None:
         with self.s.alone(self.inside, "one turn at a time"):
+            self.s.expect(not self.over, "nothing runs once close has returned")
             self.s.expect(StateLane.current is self.lane, "a turn is on its lane")
             if long:
                 self.s.sleep(long)
@@ -48,6 +49,7 @@ class Watched:
     def close(self) -> None:
         self.lane.close()
         self.s.expect(set(self.posted(self.accepted)) <= set(self.ran), "close returns after accepted posted work")
+        self.over = True
 
     @staticmethod
     def posted(names: list[str]) -> list[str]:
@@ -204,30 +206,3 @@ def test_crossing_lanes() -> None:
     run_random(crossing_lanes)
     run_exhaustive(crossing_lanes, preemptions=2)
     run_lines(crossing_lanes, MODULES)
-
-
-def no_turn_after_close(s: Scenario) -> None:
-    """Once `close` has returned nothing runs any more, whoever was about to."""
-    lane = Watched(s)
-    closed: list[str] = []
-
-    def close() -> None:
-        lane.close()
-        closed.append("closed")
-
-    def run(name: str) -> None:
-        lane.lane.run(lambda: s.expect(not closed, f"{name} runs before the end of the close, or not at all"))
-
-    def attempt(name: str) -> None:
-        with suppress(ShuttingDown):
-            run(name)
-
-    s.thread("a", attempt, "a")
-    s.thread("closer", close)
-    lane.check()
-
-
-def test_no_turn_after_close() -> None:
-    run_random(no_turn_after_close)
-    run_exhaustive(no_turn_after_close, preemptions=2)
-    run_lines(no_turn_after_close, MODULES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import OutSocket
-from zlink_nogil.errors import CapacityExceeded, ShuttingDown, Unavailable
+from zlink_nogil.errors import CapacityExceeded, DeadlineExceeded, ShuttingDown, Unavailable
 from zlink_nogil.messaging.operation import Operation, Slots
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.scheduler import WorkerPool
@@ -137,16 +137,37 @@ def an_earlier_deadline(s: Scenario) -> None:
         s.expect(timeout <= s.now - began <= timeout + 0.1, "neither early nor late")
         ended.append(timeout)
 
+    def ask_twice() -> None:
+        ask(1.0)
+        ask(1.0)
+
     s.thread("patient", ask, 5.0)
-    s.thread("hasty", ask, 1.0)
+    s.thread("hasty", ask_twice)
     s.thread("leader", watched.expire, s.now + 6.0)
-    s.check("both ended, in order", lambda: ended == [1.0, 5.0])
+    s.check("all ended, in order", lambda: ended == [1.0, 1.0, 5.0])
+
+
+def the_next_deadline(s: Scenario) -> None:
+    """Who sleeps without a deadline is woken for the next one, however late that is."""
+    watched = Watched(s)
+
+    def ask() -> None:
+        for _ in range(2):
+            began = s.now
+            operation = watched.request(1.0)
+            assert operation is not None
+            operation.exception()
+            s.expect(s.now - began <= 1.1, "not late")
+
+    s.thread("asker", ask)
+    s.thread("leader", watched.expire, s.now + 6.0)
 
 
 def test_an_earlier_deadline() -> None:
     run_random(an_earlier_deadline)
     run_exhaustive(an_earlier_deadline, preemptions=1, switches=2)
-    run_lines(an_earlier_deadline, MODULES)
+    run_lines(an_earlier_deadline, MODULES, 100)
+    run_random(the_next_deadline, 100)
 
 
 def register_and_close(s: Scenario) -> None:
@@ -203,6 +224,35 @@ def test_a_full_peer_and_a_cancel() -> None:
     run_lines(a_full_peer_and_a_cancel, MODULES)
 
 
+def a_send_cancelled_while_it_waits(s: Scenario) -> None:
+    """It is not sent when there is room again; the one behind it is."""
+    watched = Watched(s, room=1)
+    operations = [watched.send() for _ in range(3)]
+    routes = [operation.reply_route for operation in operations if operation is not None]
+    received: list[int] = []
+
+    def read() -> None:
+        assert operations[1] is not None
+        operations[1].cancel()
+        s.thread_now("leader", watched.serve, 4)
+        epoll = _sync.Epoll()
+        epoll.register(watched.peer.fd, 1)
+        while routes[2] not in received:
+            record = watched.peer.receive()
+            if record is not None:
+                received.append(int.from_bytes(record[1] or b""))
+            elif not watched.peer.readable():
+                epoll.poll()
+
+    s.thread("peer", read)
+    s.check("the first and the third", lambda: received == [routes[0], routes[2]])
+
+
+def test_a_send_cancelled_while_it_waits() -> None:
+    run_random(a_send_cancelled_while_it_waits)
+    run_exhaustive(a_send_cancelled_while_it_waits, preemptions=1)
+
+
 def a_peer_that_is_lost(s: Scenario) -> None:
     """A request to a peer that goes away ends as `Unavailable`, whatever the order of events."""
     watched = Watched(s, room=1)
@@ -252,3 +302,136 @@ def _answer_what_is_left(watched: Watched) -> None:
 def test_too_many() -> None:
     run_random(too_many)
     run_exhaustive(too_many, preemptions=1, switches=1)
+
+
+def slots_are_bounded(s: Scenario) -> None:
+    """Never more takers than slots, and every slot comes back."""
+    slots = Slots(1)
+    inside: set[int] = set()
+
+    def take() -> None:
+        try:
+            slots.take()
+        except CapacityExceeded:
+            return
+        with s.alone(inside, "no more than there are slots"):
+            s.step("holds a slot")
+        slots.give_back()
+
+    for name in "abc":
+        s.thread(name, take)
+    s.check("all are free", lambda: slots.taken() == 0)
+
+
+def test_slots() -> None:
+    run_random(slots_are_bounded)
+    run_exhaustive(slots_are_bounded, preemptions=2)
+
+
+def a_reply_for_two(s: Scenario) -> None:
+    """Two who ask for the reply get the one that was decoded once."""
+    watched = Watched(s)
+    decoded: list[bytes] = []
+
+    def decode(record: bytes) -> str:
+        decoded.append(record)
+        s.step("decodes")
+        return record.decode()
+
+    operation = watched.table.new(1000.0, PEER, decode)
+    watched.slots.take()
+    for name in "ab":
+        s.thread(name, lambda: s.expect(operation.result() == "reply", "both see it"))
+    s.thread("peer", operation.succeed, b"reply")
+    s.check("decoded once", lambda: decoded == [b"reply"])
+
+
+def test_a_reply_for_two() -> None:
+    run_random(a_reply_for_two)
+    run_exhaustive(a_reply_for_two, preemptions=1, switches=1)
+    run_lines(a_reply_for_two, ["zlink_nogil.messaging.operation"], 100)
+
+
+def one_tick(s: Scenario) -> None:
+    """Operations that are due in the same tick all expire, in it and not before their deadlines."""
+    watched = Watched(s)
+
+    def ask(timeout: float) -> None:
+        began = s.now
+        operation = watched.request(timeout)
+        assert operation is not None
+        s.expect(isinstance(operation.exception(), DeadlineExceeded), "nobody answers")
+        s.expect(timeout <= s.now - began <= timeout + 0.1, "neither early nor late")
+
+    s.thread("a", ask, 1.004)
+    s.thread("b", ask, 1.006)
+    s.thread("leader", watched.expire, s.now + 3.0)
+
+
+def test_one_tick() -> None:
+    run_random(one_tick)
+    run_exhaustive(one_tick, preemptions=1, switches=1)
+
+
+def lost_while_it_begins(s: Scenario) -> None:
+    """An operation that cannot begin, and is ended as its peer is lost at that moment, ends once and holds one slot."""
+    watched = Watched(s)
+
+    def ask() -> None:
+        operation = watched.table.new(5.0, PEER, bytes.decode)
+
+        def fails(_: Operation) -> bool:
+            s.step("finds the peer gone")
+            raise Unavailable("the peer is gone")
+
+        try:
+            watched.table.submit(operation, fails)
+        except Unavailable:
+            s.expect(not operation.done(), "raised, so it has not ended")
+        else:
+            s.expect(isinstance(operation.exception(), Unavailable), "not raised, so it has ended")
+
+    s.thread("a", ask)
+    s.thread("topology", watched.table.peer_lost, PEER)
+
+
+def test_lost_while_it_begins() -> None:
+    run_random(lost_while_it_begins)
+    run_exhaustive(lost_while_it_begins, preemptions=2)
+
+
+def lost_while_it_is_registered(s: Scenario) -> None:
+    """Whoever takes it out of the table takes it out of the deadlines too, from the first moment on."""
+    watched = Watched(s)
+
+    def ask() -> None:
+        operation = watched.table.new(5.0, PEER, bytes.decode)
+        watched.table.submit(operation, lambda _: False)
+        watched.table.peer_lost(PEER)
+        s.expect(isinstance(operation.exception(), Unavailable), "lost")
+
+    s.thread("a", ask)
+    s.thread("topology", watched.table.peer_lost, PEER)
+
+
+def test_lost_while_it_is_registered() -> None:
+    run_lines(lost_while_it_is_registered, MODULES)
+
+
+def who_is_woken_finds_the_slot_free(s: Scenario) -> None:
+    """An operation lets go of its slot before it wakes whoever waits (who only looks in between may be too early)."""
+    watched = Watched(s, slots=1)
+
+    def ask() -> None:
+        operation = watched.request()
+        assert operation is not None
+        if operation.add_waker(lambda: s.expect(watched.slots.taken() == 0, "the slot is free")):
+            s.expect(operation.result() == "reply", "answered")
+
+    s.thread("asker", ask)
+    s.thread("peer", watched.answer, 1)
+
+
+def test_who_is_woken_finds_the_slot_free() -> None:
+    run_random(who_is_woken_finds_the_slot_free, 100)
+    run_exhaustive(who_is_woken_finds_the_slot_free, preemptions=1)

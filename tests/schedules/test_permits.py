@@ -132,3 +132,26 @@ def a_socket_that_closes_while_it_waits(s: Scenario) -> None:
 def test_a_socket_that_closes_while_it_waits() -> None:
     run_random(a_socket_that_closes_while_it_waits)
     run_exhaustive(a_socket_that_closes_while_it_waits, preemptions=2)
+
+
+def a_socket_that_looks_again(s: Scenario) -> None:
+    """A leader looks whenever it is woken, for whatever reason: it is in the line once all the same."""
+    jobs = Jobs(s, most=1)
+    jobs.permits.acquire(1.0)
+
+    def wake() -> None:
+        s.step("is woken")
+
+    def look() -> None:
+        if jobs.permits.take(1, wake) or jobs.permits.take(1, wake):
+            jobs.permits.give_back()
+        jobs.permits.forget(wake)
+
+    s.thread("leader", look)
+    s.thread("a", jobs.run, "a")
+    s.thread("holder", jobs.permits.give_back)
+
+
+def test_a_socket_that_looks_again() -> None:
+    run_random(a_socket_that_looks_again)
+    run_exhaustive(a_socket_that_looks_again, preemptions=2)

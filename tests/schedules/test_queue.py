@@ -94,7 +94,7 @@ def test_order_and_capacity() -> None:
 
 def two_workers(s: Scenario) -> None:
     """One turn at a time, whichever worker drains, also across the end of a slice (its time budget is used up)."""
-    queue = Watched(s, workers=2, owner_time_budget_ms=1e-9)
+    queue = Watched(s, workers=2, owner_time_budget_ms=1e-12)
     s.thread("a", queue.enqueue, "a1", "a2")
     s.thread("b", lambda: queue.submit(queue.queue.enqueue_lifecycle, "b"))
     s.check("nothing is lost", lambda: len(queue.ran) == 3)
@@ -235,3 +235,73 @@ def barriers_and_bursts(s: Scenario) -> None:
 def test_barriers_and_bursts() -> None:
     run_random(barriers_and_bursts)
     run_exhaustive(barriers_and_bursts, preemptions=1)
+
+
+def an_interruption_before_the_wait(s: Scenario) -> None:
+    """Cancelled or out of time while it runs: a turn is told at its next wait, even when what it awaits never comes."""
+    queue = Watched(s)
+    never: Completion[None] = Completion(queue.pool)
+    promised: list[bool] = []
+    queue.submit(queue.queue.enqueue, "waits", queue.waiting_work("waits", never))
+    s.thread("canceller", lambda: promised.append(queue.submitted["waits"].cancel()))
+    s.check("a promise is kept", lambda: promised == [True] and queue.outcomes("cancelled") == ["waits"])
+
+
+def out_of_time_before_the_wait(s: Scenario) -> None:
+    queue = Watched(s)
+    never: Completion[None] = Completion(queue.pool)
+
+    async def slow() -> None:
+        s.sleep(1.5)
+        await never
+
+    queue.submit(queue.queue.enqueue, "waits", slow)
+    s.thread("closer", queue.close, 1.0)
+    s.check("told", lambda: queue.outcomes("shutdown") == ["waits"])
+
+
+def test_an_interruption_before_the_wait() -> None:
+    run_random(an_interruption_before_the_wait, 100)
+    run_exhaustive(an_interruption_before_the_wait, preemptions=2)
+    run_exhaustive(out_of_time_before_the_wait, preemptions=1)
+
+
+def an_outcome_frees_its_place(s: Scenario) -> None:
+    """Whoever has seen an outcome, good or bad, finds its reservation returned."""
+    queue = Watched(s, application_message_capacity=1)
+
+    def fails() -> None:
+        raise Cancelled
+
+    def one_after_the_other() -> None:
+        queue.enqueue("a")
+        queue.submitted["a"].result()
+        queue.submit(queue.queue.enqueue, "b", fails)
+        queue.submitted["b"].exception()
+        queue.enqueue("c")
+
+    s.thread("caller", one_after_the_other)
+    s.check("none was refused", lambda: queue.refused == [] and queue.ran == ["a", "c"])
+
+
+def test_an_outcome_frees_its_place() -> None:
+    run_random(an_outcome_frees_its_place, 100)
+    run_exhaustive(an_outcome_frees_its_place, preemptions=2)
+
+
+def bursts_begin_again(s: Scenario) -> None:
+    """Each application turn ends a burst: after it lifecycle work goes first again."""
+    queue = Watched(s, lifecycle_burst_limit=1)
+
+    def first() -> None:
+        queue.enqueue("app 1", "app 2", "app 3")
+        for name in ("life 1", "life 2", "life 3"):
+            queue.submit(queue.queue.enqueue_lifecycle, name)
+        queue.ran.append("first")
+
+    s.thread("a", lambda: queue.submit(queue.queue.enqueue, "first", first))
+    s.check("in turns", lambda: queue.ran[1:] == ["life 1", "app 1", "life 2", "app 2", "life 3", "app 3"])
+
+
+def test_bursts_begin_again() -> None:
+    run_random(bursts_begin_again, 50)

@@ -8,6 +8,7 @@ from zlink_nogil.scheduler.pool import WorkerPool
 from zlink_nogil.scheduler.ready import ReadySet
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness.strand import Strand
 
 MODULES = ["zlink_nogil.scheduler.ready", "zlink_nogil.scheduler.pool"]
 
@@ -97,6 +98,7 @@ def submit_and_close_a_pool(s: Scenario) -> None:
     pool = WorkerPool(2)
     ran: list[str] = []
     accepted: list[str] = []
+    closed: list[Strand] = []
 
     class Note(Job):
         def run_slice(self) -> bool:
@@ -107,8 +109,14 @@ def submit_and_close_a_pool(s: Scenario) -> None:
         if pool.submit(Note(s, name)):
             accepted.append(name)
 
+    def workers() -> list[Strand]:
+        return [strand for strand in s.world.strands if "worker" in strand.name]
+
     def close() -> None:
         pool.close()
+        closed.extend(workers())
+        s.expect(len(closed) in (0, pool.workers), "the threads are started once")
+        s.expect(all(worker.ended for worker in closed), "close joins every worker")
         s.expect(set(accepted) <= set(ran), "what was accepted has run when close returns")
 
     s.thread("a", submit, "a")
@@ -116,6 +124,7 @@ def submit_and_close_a_pool(s: Scenario) -> None:
     s.thread("closer", close)
     s.check("exactly once", lambda: sorted(ran) == sorted(accepted))
     s.check("nothing and nobody is left", lambda: pool.counts() == (0, 0))
+    s.check("no worker comes after the close", lambda: workers() == closed)
 
 
 def test_submit_and_close_a_pool() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, OutSocket
-from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.errors import ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.state import StateLane
 
 from .harness import Scenario, run_exhaustive, run_random
@@ -26,18 +28,23 @@ class Sending:
         self.lost: list[bytes] = []
         self.stop = _sync.EventFd()
         s.check("every send ended once", lambda: [len(ends) for ends in self.ended.values()] == [1] * records)
-        s.check("nothing waits for room", lambda: self.lane.run(self.out.backlog) == 0)
+        s.check("nothing waits for room", lambda: self.backlog() == 0)
 
     def connect(self, endpoint: str) -> bytes:
         return self.lane.run(self.out.connect, endpoint)
 
+    def backlog(self) -> int:
+        try:
+            return self.lane.run(self.out.backlog)
+        except ShuttingDown:
+            return 0  # by the close, or else somebody was not told
+
     def send(self, alias: bytes, *records: bytes) -> None:
         for record in records:
+            self.ended[record] = []
             self.lane.run(self._send, alias, record)
 
     def _send(self, alias: bytes, record: bytes) -> None:
-        self.ended[record] = []
-
         def done(error: ZLinkError | None) -> None:
             self._end(record, "accepted" if error is None else "refused")
 
@@ -141,6 +148,38 @@ def test_two_full_peers() -> None:
     run_exhaustive(two_full_peers, preemptions=1, switches=1)
 
 
+def a_second_full_peer(s: Scenario) -> None:
+    """While a leader sleeps for the one, another becomes full: the look at the one may eat the news of the other."""
+    network = Network(room=1)
+    stuck, slow = (Receiving(network, name, records=2) for name in ("stuck", "slow"))
+    node = Sending(s, network, records=4)
+    to_stuck, to_slow = node.connect("stuck"), node.connect("slow")
+    slow_has_all = _sync.Event()
+
+    def send() -> None:
+        node.send(to_stuck, b"1", b"2")
+        node.send(to_slow, b"3", b"4")
+
+    def lead_slow() -> None:
+        slow.lead()
+        slow_has_all.set()
+
+    def lead_stuck() -> None:
+        slow_has_all.wait()
+        stuck.lead()
+
+    s.thread("leader", node.lead)
+    s.thread("sender", send)
+    s.thread("slow peer", lead_slow)
+    s.thread("stuck peer", lead_stuck)
+    s.check("all arrived", lambda: (stuck.received, slow.received) == ([b"1", b"2"], [b"3", b"4"]))
+
+
+def test_a_second_full_peer() -> None:
+    run_random(a_second_full_peer)
+    run_exhaustive(a_second_full_peer, preemptions=1, switches=1)
+
+
 def another_connection_while_one_is_full(s: Scenario) -> None:
     """A disconnect eats an edge too."""
     network = Network(room=1)
@@ -207,7 +246,7 @@ def test_a_peer_that_dies() -> None:
 
 def the_last_look(s: Scenario) -> None:
     """A record that arrives while the reader decides to sleep wakes it, or is seen."""
-    network = Network(room=4)
+    network = Network(room=4, shy=True)
     peer = Receiving(network, "b", records=3)
     node = Sending(s, network, records=3)
     alias = node.connect("b")
@@ -220,3 +259,68 @@ def the_last_look(s: Scenario) -> None:
 def test_the_last_look() -> None:
     run_random(the_last_look)
     run_exhaustive(the_last_look, preemptions=2, switches=1)
+
+
+def a_send_that_is_refused_eats_an_edge(s: Scenario) -> None:
+    """ZeroMQ no longer knows the peer, the runtime still does: the failing call took the news of room elsewhere."""
+    network = Network(room=1)
+    peer = Receiving(network, "b", records=2)
+    node = Sending(s, network, records=3)
+    alias = node.connect("b")
+    forgotten = node.connect("nobody")
+    node.out._raw.disconnect("nobody")
+    s.thread("sender", node.send, alias, b"1", b"2")
+    s.thread("leader", node.lead)
+    s.thread("peer", peer.lead)
+    s.thread("confused", node.send, forgotten, b"3")
+    s.check("all arrived", lambda: peer.received == [b"1", b"2"])
+
+
+def test_a_send_that_is_refused_eats_an_edge() -> None:
+    run_random(a_send_that_is_refused_eats_an_edge)
+    run_exhaustive(a_send_that_is_refused_eats_an_edge, preemptions=2, switches=0)
+
+
+def a_send_to_another_eats_an_edge(s: Scenario) -> None:
+    network = Network(room=1)
+    full = Receiving(network, "full", records=2)
+    Receiving(network, "free", records=1)  # it does not read: that would wake the leader as well
+    node = Sending(s, network, records=3)
+    to_full, to_free = node.connect("full"), node.connect("free")
+    s.thread("sender", node.send, to_full, b"1", b"2")
+    s.thread("another", node.send, to_free, b"3")
+    s.thread("leader", node.lead)
+    s.thread("full peer", full.lead)
+    s.check("all arrived", lambda: full.received == [b"1", b"2"])
+
+
+def test_a_send_to_another_eats_an_edge() -> None:
+    run_random(a_send_to_another_eats_an_edge)
+    run_exhaustive(a_send_to_another_eats_an_edge, preemptions=1, switches=1)
+
+
+def closing_while_one_is_full(s: Scenario) -> None:
+    """Who waits for room when the socket is closed is told; the rest is refused."""
+    network = Network(room=1)
+    Receiving(network, "b", records=1)
+    node = Sending(s, network, records=2)
+    alias = node.connect("b")
+
+    def send() -> None:
+        for record in (b"1", b"2"):
+            with suppress(ShuttingDown):
+                node.send(alias, record)
+                continue
+            node._end(record, "refused")
+
+    def close() -> None:
+        node.out.close(0.0)
+        node.lane.close()  # in the same turn: a closed socket must not be sent on
+
+    s.thread("sender", send)
+    s.thread("closer", node.lane.run, close)
+
+
+def test_closing_while_one_is_full() -> None:
+    run_random(closing_while_one_is_full)
+    run_exhaustive(closing_while_one_is_full, preemptions=2)

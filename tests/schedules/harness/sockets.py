@@ -29,16 +29,23 @@ __all__ = ["Network", "Router"]
 
 
 class Network:
-    """Stands in for the binding's `Context`; all its sockets see each other."""
+    """Stands in for the binding's `Context`; all its sockets see each other.
 
-    def __init__(self, room: int = 2) -> None:
+    `shy`: a receive that finds nothing takes the commands and does not look again, as the documentation of ZMQ_FD allows.
+    """
+
+    def __init__(self, room: int = 2, shy: bool = False) -> None:
         self.room = room
+        self.shy = shy
         self.bound: dict[str, Router] = {}
         self.pipes: list[_Pipe] = []
+        self.routers: list[Router] = []
         self.numbers = itertools.count(1)
 
     def router(self, max_record_bytes: int) -> Router:  # noqa: ARG002 - the real signature
-        return Router(self)
+        router = Router(self)
+        self.routers.append(router)
+        return router
 
     def end(self) -> None:
         """Nothing lingers here."""
@@ -57,6 +64,8 @@ class _Pipe:
         self.waiting: deque[bytes] = deque()
         self.asleep = True
         """The reader has found it empty: the next message is a command for it."""
+        self.announced = False
+        """The reader has taken that command."""
         self.unacknowledged = 0
         self.read = 0
 
@@ -73,6 +82,9 @@ class _Pipe:
             self.sender.post(lambda: self._has_room(half))
         return record
 
+    def is_known(self) -> bool:
+        return bool(self.waiting) and self.announced
+
     def come_up(self, reader: Router, number: int) -> None:
         self.reader, self.number, self.asleep = reader, number, True
         reader.inputs.append(self)
@@ -88,15 +100,18 @@ class _Pipe:
 
     def _tell_reader(self) -> None:
         if self.asleep and self.reader is not None:
-            self.asleep = False
-            self.reader.post(_nothing)
+            self.asleep = self.announced = False
+            self.reader.post(self._announce)
+
+    def _announce(self) -> None:
+        self.announced = True
 
     def _has_room(self, count: int) -> None:
         self.unacknowledged -= count
 
 
 def _nothing() -> None:
-    """The command "there is something to read": taking it is all it does."""
+    """A command that does nothing: taking it is all there is to it."""
 
 
 class Router:
@@ -135,7 +150,10 @@ class Router:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def bind(self, endpoint: str) -> str:
+        """Port 0 stands for one of the system's choice."""
         self._begin("bind")
+        if endpoint.endswith(":0"):
+            endpoint = f"{endpoint[:-1]}{7000 + len(self._network.bound)}"
         if endpoint in self._network.bound:
             raise OSError(f"cannot bind {endpoint}")
         self._network.bound[endpoint] = self
@@ -176,8 +194,13 @@ class Router:
         return True
 
     def receive(self) -> tuple[bytes, bytes | None] | None:
+        known = set(filter(_Pipe.is_known, self.inputs))
         self._begin("receive")
+        if not self._network.shy:
+            known.update(self.inputs)
         for pipe in self.inputs:
+            if pipe not in known:
+                continue
             if pipe.waiting:
                 self.inputs.remove(pipe)
                 self.inputs.append(pipe)

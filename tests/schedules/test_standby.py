@@ -1,0 +1,209 @@
+"""`StandBy` under every schedule: add, wake, rotate, remove; the last one ends its thread, the next one starts it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from zlink_nogil import _sync
+from zlink_nogil.scheduler import StandBy
+
+from .harness import Scenario, run_exhaustive, run_lines, run_random
+
+MODULES = ["zlink_nogil.scheduler.standby"]
+
+
+class Role:
+    """A driver with a mailbox; `remove` must be the end of it."""
+
+    def __init__(self, s: Scenario, name: str) -> None:
+        self.s = s
+        self.name = name
+        self.fd = _sync.EventFd()
+        self.mail = 0
+        self.read = _sync.Event()
+        self.inside: set[int] = set()
+        self.removed = False
+        self.rotations = 0
+        self.due: float | None = None
+
+    def descriptors(self) -> Collection[int]:
+        return (self.fd.fileno(),)
+
+    def rotate(self) -> float | None:
+        with self.s.alone(self.inside, "one thread leads"):
+            self.s.expect(not self.removed, "nobody touches a driver that was removed")
+            self.rotations += 1
+            self.fd.clear()
+            if self.mail:
+                self.mail = 0
+                self.read.set()
+            return self.due
+
+    def wake(self) -> None:
+        self.fd.set()
+
+    def post(self) -> None:
+        self.mail += 1
+        self.wake()
+
+    def lead(self, standby: StandBy) -> None:
+        """A life: added, written to, read, removed."""
+        self.removed = False
+        standby.add(self)
+        self.post()
+        self.read.wait()
+        standby.remove(self)
+        self.removed = True
+
+
+def threads(s: Scenario) -> list[bool]:
+    """Of each thread the stand-by has had: has it ended?"""
+    return [strand.ended for strand in s.world.strands if "standby" in strand.name]
+
+
+def lives(s: Scenario) -> None:
+    """Mail is read and removed drivers are left alone, whoever else comes and goes; in the end no thread is left."""
+    standby = StandBy()
+    s.thread("a", Role(s, "a").lead, standby)
+    s.thread("b", Role(s, "b").lead, standby)
+    s.check("its thread has ended", lambda: all(threads(s)))
+
+
+def test_lives() -> None:
+    run_random(lives)
+    run_exhaustive(lives, preemptions=1, switches=1)
+    run_lines(lives, MODULES)
+
+
+def one_comes_as_the_last_one_goes(s: Scenario) -> None:
+    """The thread decides to end, or it sees who comes: not both."""
+    standby = StandBy()
+
+    def come_and_go() -> None:
+        role = Role(s, "x")
+        standby.add(role)
+        standby.remove(role)
+        role.removed = True
+
+    s.thread("a", come_and_go)
+    s.thread("b", come_and_go)
+    s.check("its thread has ended", lambda: all(threads(s)))
+
+
+def test_one_comes_as_the_last_one_goes() -> None:
+    run_random(one_comes_as_the_last_one_goes)
+    run_exhaustive(one_comes_as_the_last_one_goes, preemptions=2, switches=1)
+
+
+def again_and_again(s: Scenario) -> None:
+    """The last one ends the thread before its `remove` returns; the next one starts another."""
+    standby = StandBy()
+
+    def lead() -> None:
+        for name in ("first", "second"):
+            Role(s, name).lead(standby)
+            s.expect(all(threads(s)), "the thread ends with its last driver")
+
+    s.thread("a", lead)
+    s.check("a thread for each", lambda: len(threads(s)) == 2)
+
+
+def test_again_and_again() -> None:
+    run_random(again_and_again)
+    run_exhaustive(again_and_again, preemptions=2, switches=1)
+    run_lines(again_and_again, MODULES)
+
+
+def mail_for_one_who_is_being_removed(s: Scenario) -> None:
+    """Others write while a driver comes and goes; who stays is read."""
+    standby = StandBy()
+    stays, goes = Role(s, "stays"), Role(s, "goes")
+
+    def come_and_go() -> None:
+        standby.add(goes)
+        standby.remove(goes)
+        goes.removed = True
+
+    def stay() -> None:
+        standby.add(stays)
+        stays.read.wait()
+        standby.remove(stays)
+        stays.removed = True
+
+    def write() -> None:
+        goes.post()
+        stays.post()
+
+    s.thread("goer", come_and_go)
+    s.thread("stayer", stay)
+    s.thread("writer", write)
+    s.check("its thread has ended", lambda: all(threads(s)))
+
+
+def test_mail_for_one_who_is_being_removed() -> None:
+    run_random(mail_for_one_who_is_being_removed)
+    run_exhaustive(mail_for_one_who_is_being_removed, preemptions=1, switches=1)
+    run_lines(mail_for_one_who_is_being_removed, MODULES)
+
+
+def deadlines(s: Scenario) -> None:
+    """A driver is called at its deadline and not before, whatever the others do; without one it is left to sleep."""
+    standby = StandBy()
+    clock, other = Role(s, "clock"), Role(s, "other")
+    clock.due = s.now + 5.0
+    times: list[float] = []
+    rotate = clock.rotate
+
+    def tick() -> float | None:
+        times.append(s.now)
+        if s.now >= 1005.0:
+            clock.due = None
+            clock.read.set()
+        return rotate()
+
+    clock.rotate = tick  # type: ignore[method-assign]
+
+    def wait() -> None:
+        standby.add(clock)
+        clock.read.wait()
+        s.expect(s.now < 1005.1, "in time")
+        s.sleep(1.0)
+        standby.remove(clock)
+
+    s.thread("a", wait)
+    s.thread("b", other.lead, standby)
+    s.check("once when it was added, once when it was due", lambda: len(times) == 2)
+
+
+def test_deadlines() -> None:
+    run_random(deadlines)
+    run_exhaustive(deadlines, preemptions=1, switches=1)
+
+
+class Unwatchable(Role):
+    def descriptors(self) -> Collection[int]:
+        return (*super().descriptors(), 999)
+
+
+def one_that_cannot_be_watched(s: Scenario) -> None:
+    """It is refused, nothing of it stays behind, and the others go on."""
+    standby = StandBy()
+
+    def add_bad() -> None:
+        bad = Unwatchable(s, "bad")
+        try:
+            standby.add(bad)
+        except OSError:
+            bad.removed = True
+            bad.wake()
+        else:
+            s.expect(False, "it was refused")
+
+    s.thread("a", Role(s, "a").lead, standby)
+    s.thread("b", add_bad)
+    s.check("its thread has ended", lambda: all(threads(s)))
+
+
+def test_one_that_cannot_be_watched() -> None:
+    run_random(one_that_cannot_be_watched)
+    run_exhaustive(one_that_cannot_be_watched, preemptions=1, switches=1)
