@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +16,14 @@ from zlink_nogil import Channel, Completion, Context, Host, Mesh, ZLinkError
 
 PATIENCE = 10.0
 """Seconds until a test gives up on something that should have happened at once."""
+
+
+_places = itertools.count()
+
+
+def new_place() -> str:
+    """An endpoint nobody has, known before anybody is there; its buffers are small. No file, so no path too long."""
+    return f"ipc://@zlink-test-{os.getpid()}-{next(_places)}"
 
 
 def eventually(condition: Callable[[], object], what: str = "the condition") -> None:

@@ -94,11 +94,13 @@ def test_without_debug_only_what_is_never_compiled_out_is_left():
 
 # -- the source -----------------------------------------------------------------------------------------------------
 #
-# What says "on lane" - in its docstring or in the `# --` line over its section - asserts it, or takes the lane itself.
+# What says "on lane" - in its docstring, or in the `# --` line over its section unless its docstring says "any thread" -
+# asserts it, or takes the lane itself.
 # So does every method that is given to a lane to be run. A class that has no lane at hand is part of something: then each
 # method of the whole that uses the part is looked at instead.
 
 SAYS_SO = re.compile(r"\bon (the |its )?lane\b", re.IGNORECASE)
+SAYS_NOT = re.compile(r"\bany thread\b", re.IGNORECASE)
 ASSERTIONS = {"assert_on_lane", "debug_assert_on_lane"}
 
 type Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -140,7 +142,8 @@ class Module:
         self.classes = [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
 
     def documented(self, function: Function) -> bool:
-        return bool(SAYS_SO.search(ast.get_docstring(function) or "") or SAYS_SO.search(self._section(function)))
+        text = ast.get_docstring(function) or ""
+        return bool(SAYS_SO.search(text) or (SAYS_SO.search(self._section(function)) and not SAYS_NOT.search(text)))
 
     def _section(self, function: Function) -> str:
         """The `# --` line over the function, at its own depth."""
@@ -237,6 +240,9 @@ class Whole:
 
     def also_forgets(self):
         pass
+
+    def is_exempt(self):
+        """Any thread."""
 
 class Part:
     def next(self):

@@ -8,12 +8,11 @@ import socket as plain
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from support import PATIENCE, eventually
+from support import PATIENCE, eventually, new_place
 
 from zlink_nogil.binding import Context, InSocket, OutSocket, Record, raw
 from zlink_nogil.errors import Unavailable, ZLinkError
@@ -26,20 +25,15 @@ BIG = b"x" * 60_000
 class Bench:
     """Makes sockets and closes them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.context = Context()
-        self.directory = directory
         self.woken = threading.Event()
         self.ins: list[InSocket] = []
         self.outs: list[OutSocket] = []
         self.clients: list[zmq.Socket[bytes]] = []
 
-    def endpoint(self) -> str:
-        """Unix sockets: their buffers are small, so that a peer that does not read is full soon."""
-        return f"ipc://{self.directory}/{len(self.ins)}"
-
     def bound(self, endpoint: str | None = None) -> InSocket:
-        self.ins.append(InSocket(self.context, endpoint or self.endpoint(), MOST))
+        self.ins.append(InSocket(self.context, endpoint or new_place(), MOST))
         return self.ins[-1]
 
     def out(self, node: bytes = b"node") -> OutSocket:
@@ -67,9 +61,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(raw, "HIGH_WATER_MARK", 2)
-    bench = Bench(tmp_path)
+    bench = Bench()
     yield bench
     bench.close()
 
@@ -269,7 +263,7 @@ def test_the_descriptors_tell_of_a_loss(bench):
 
 
 def test_what_somebody_writes_to_an_out_socket_is_dropped(bench):
-    endpoint = bench.endpoint()
+    endpoint = new_place()
     router = zmq.Context.instance().socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
     router.bind(endpoint)
@@ -401,10 +395,10 @@ def test_what_was_accepted_still_goes_out_and_what_waits_is_told(bench):
     out.lane.close()
 
 
-def test_closing_does_not_wait_for_peers_that_are_not_there(tmp_path):
-    bench = Bench(tmp_path)
+def test_closing_does_not_wait_for_peers_that_are_not_there():
+    bench = Bench()
     out = bench.out()
-    Sent(out, out.run(out.connect, bench.endpoint())).send(b"hello?")
+    Sent(out, out.run(out.connect, new_place())).send(b"hello?")
     begun = time.monotonic()
     out.run(out.close, 30.0)
     out.lane.close()

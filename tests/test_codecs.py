@@ -20,7 +20,7 @@ from zlink_nogil.errors import AlreadyExists, ProtocolError
 from zlink_nogil.messaging import Codecs, JsonCodec, RawBytesCodec, _json
 
 orjson_only = pytest.mark.skipif(_json.implementation != "orjson", reason="orjson is not installed")
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=100, deadline=None, derandomize=True)
 
 texts = st.text(max_size=20)
 integers = st.integers(-(2**63), 2**64 - 1)

@@ -117,7 +117,7 @@ def test_a_timeout_that_is_no_number_of_seconds_fails_in_the_caller_only(complet
 
 
 def test_exactly_one_of_reply_error_and_cancel_wins(pool):
-    for _ in range(200):
+    for _ in range(40):
         completion = Watched(pool)
         (waiter,) = completion.waiters(1)
         ends = together(

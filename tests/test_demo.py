@@ -32,17 +32,22 @@ PACKAGES = {
 PARSED = len(PACKAGES) - 1
 
 HOLD = """
-# Found by the server processes only: the one that is sent a file that says "# hold" tells, and waits to be released.
+# Found by every process of the demo: the one of the kind that is to be held tells its pid, and waits to be released.
 import os
-if "ZLINK_DEMO_NODE" in os.environ:
+def hold():
+    with open(os.environ["TEST_BEGUN"], "w") as begun:
+        print(os.getpid(), file=begun)
+    with open(os.environ["TEST_RELEASED"]) as released:
+        released.readline()
+where = os.environ["TEST_HOLD"]
+if where == "starting server" and "ZLINK_DEMO_NODE" in os.environ:
+    hold()
+if where == ("parsing server" if "ZLINK_DEMO_NODE" in os.environ else "plain loop"):
     import ast
     parse = ast.parse
     def held(source, *arguments, **options):
         if b"# hold" in source:
-            with open(os.environ["TEST_BEGUN"], "w") as begun:
-                print(os.getpid(), file=begun)
-            with open(os.environ["TEST_RELEASED"]) as released:
-                released.readline()
+            hold()
         return parse(source, *arguments, **options)
     ast.parse = held
 """
@@ -171,9 +176,9 @@ def test_servers_that_do_not_come_up_are_told_at_once(tree: Path, tmp_path: Path
 
 
 class Running:
-    """A demo with two servers, one of which is in the middle of a file."""
+    """A demo with two servers, held: by default one of the servers in the middle of a file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, where: str) -> None:
         tree = write_tree(folder / "tree", {**PACKAGES, "slow.py": "# hold\n"})
         (folder / "sitecustomize.py").write_text(HOLD)
         self.begun, self.released = Fifo(folder / "begun"), Fifo(folder / "released")
@@ -184,11 +189,10 @@ class Running:
             PYTHONPATH=str(folder),
             TEST_BEGUN=str(self.begun.path),
             TEST_RELEASED=str(self.released.path),
+            TEST_HOLD=where,
         )
         self.holder = int(self.begun.line())
         self.servers = children_of(self.client.pid)
-        assert self.holder in self.servers
-        assert len(self.servers) == 2
 
     def close(self) -> None:
         self.released.write("go on")
@@ -199,13 +203,15 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    running = Running(tmp_path)
+def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+    running = Running(tmp_path, getattr(request, "param", "parsing server"))
     yield running
     running.close()
 
 
 def test_a_killed_server_is_errors_and_unequal_totals(running: Running) -> None:
+    assert running.holder in running.servers
+    assert len(running.servers) == 2
     os.kill(running.holder, signal.SIGKILL)
     assert running.client.end() == 1
     found = read(running.outcome)
@@ -228,6 +234,7 @@ def test_all_servers_killed_is_an_end_too(running: Running) -> None:
     assert "Traceback" not in running.client.output
 
 
+@pytest.mark.parametrize("running", ["starting server", "parsing server", "plain loop"], indirect=True)
 def test_ctrl_c_ends_every_process(running: Running) -> None:
     running.client.signal(signal.SIGINT)
     assert running.client.end(SOON) == 130

@@ -201,7 +201,10 @@ def test_an_endpoint_is_checked_where_it_is_given(endpoint):
 def test_a_wildcard_needs_an_address_for_the_others():
     with pytest.raises(ValueError, match="advertise"):
         Host(workers=1).mesh("test", bind="tcp://*:0")
+
+
+def test_a_host_is_in_a_mesh_once():
+    host = Host(workers=1)
+    host.mesh("test")
     with pytest.raises(AlreadyExists):
-        host = Host(workers=1)
-        host.mesh("test")
         host.mesh("test")

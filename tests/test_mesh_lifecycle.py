@@ -6,7 +6,6 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,6 @@ from zlink_nogil.messaging.replies import CompletionIngress
 def net() -> Iterator[Net]:
     with Net() as net:
         yield net
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    """An endpoint that is known before anybody is there."""
-    return f"ipc://{tmp_path}/server"
 
 
 def canary(client: Node) -> None:
@@ -251,12 +244,13 @@ def test_nodes_that_wait_do_nothing_meanwhile(net: Net, rotations):
 def test_a_node_with_many_owners_has_no_more_threads_than_one_with_few(net: Net):
     client, server = net.pair(echo)
     canary(client)
+    assert server.count("owners") == 1
     threads = threading.active_count()
     for number in range(3000):
         client.work.send(b"x", key=str(number)).submit()
     canary(client)
     assert threading.active_count() == threads
-    assert server.count("owners") <= 2 * 1024
+    assert server.count("owners") > 1
 
 
 # -- what is left -------------------------------------------------------------------------------------------------------

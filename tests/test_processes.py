@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,6 @@ gate = Completion()
 async def wait(message: str, ctx: Context) -> str:
     await gate
     return message
-
-@mesh.channel("work").handler
-async def wait_sent(message: int, ctx: Context) -> None:
-    await gate
 
 @mesh.handler
 def threads(message: str, ctx: Context) -> dict[str, int]:
@@ -63,12 +60,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def client(*peers: Server) -> Host:
+@contextmanager
+def client(*peers: Server) -> Iterator[Host]:
     host = Host(workers=1, max_pending_operations=20_000)
     host.mesh("processes", node_id="client", peers=[peer.endpoint for peer in peers])
-    host.start()
-    host.wait_ready(PATIENCE)
-    return host
+    with host:
+        host.wait_ready(PATIENCE)
+        yield host
 
 
 def test_connected_nodes_use_no_cpu_while_idle(tmp_path: Path, server: Server) -> None:
@@ -149,12 +147,15 @@ def held(message: bytes, ctx: Context) -> None:
         released.readline()
     print("handled", flush=True)
 
+def tell_when_closing():
+    while host._state.name != "CLOSED":
+        threading.Event().wait(0.002)
+    print("closing", flush=True)
+
 try:
     with host:
         mesh.node("me").send(b"").submit()
-        timer = threading.Timer(0, print, ["closing"], {"flush": True})
-        timer.start()
-        timer.join()
+        threading.Thread(target=tell_when_closing).start()
     print("not interrupted", flush=True)
 except KeyboardInterrupt:
     print("interrupted,", threading.active_count(), "thread", flush=True)

@@ -121,7 +121,7 @@ def test_a_size_that_is_none_is_refused(pool, size):
 
 
 def test_admission_is_one_step_for_any_number_of_submitters(pool):
-    for _ in range(20):
+    for _ in range(10):
         busy = Busy(pool, application_message_capacity=4)
         seen = together(*[lambda busy=busy, name=str(name): busy.note(name) for name in range(8)])
         accepted = [each for each in seen if isinstance(each, Completion)]
@@ -138,7 +138,7 @@ def test_a_reservation_is_returned_when_the_work_has_finished_before_its_outcome
         queue.enqueue(refused)
     gate.open()
     first.result(PATIENCE)
-    for _ in range(200):
+    for _ in range(50):
         queue.enqueue(lambda: None).result(PATIENCE)
 
 
@@ -338,7 +338,7 @@ def test_cancelled_while_it_runs_a_plain_function_finishes(pool):
 
 
 def test_cancel_racing_the_start_ends_it_once(pool):
-    for _ in range(100):
+    for _ in range(30):
         busy = Busy(pool)
         (completion,) = busy.application("raced")
         _, cancelled = together(busy.let_go, completion.cancel)

@@ -18,7 +18,7 @@ from zlink_nogil.scheduler import Completion, WorkerPool
 from zlink_nogil.state import StateLane
 
 SUBMITTERS = range(3)
-TIMES = 1500
+TIMES = 800
 POLICY = ExecutionLanePolicy(
     application_message_capacity=4, lifecycle_message_capacity=2, lifecycle_burst_limit=1, owner_time_budget_ms=0.01
 )

@@ -116,7 +116,7 @@ def test_awaiting_what_is_there_already_does_not_suspend(pool):
 
 def test_wakes_and_cancels_at_the_same_instant_step_it_once():
     with WorkerPool(2) as pool:
-        for _ in range(100):
+        for _ in range(25):
             steps: list[str] = []
             queue, awaited = SerialExecutionQueue(pool=pool), Completion[int](pool)
 
