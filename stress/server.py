@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 import zlib
@@ -20,6 +22,7 @@ MESH = "stress"
 BROKEN = "BROKEN "
 REPORT = "REPORT "
 READY = "READY"
+PR_SET_PDEATHSIG = 1
 
 
 class Deliberate(Exception):
@@ -148,6 +151,7 @@ def descriptors() -> int:
 def main() -> None:
     """`python -m stress.server NODE PEER...`: serve until SIGTERM, drain, and report what is left."""
     _, node, *peers = sys.argv
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the run may be killed, too
     default_standby()  # has descriptors of its own, for ever
     before = descriptors()
     few = ExecutionLanePolicy(application_message_capacity=6, application_byte_capacity=2_000_000)

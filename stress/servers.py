@@ -144,18 +144,19 @@ class Server:
 class Trouble(threading.Thread):
     """Makes trouble for one server after the other until it is stopped; leaves all of them running."""
 
-    def __init__(self, servers: list[Server], books: Books, seed: int) -> None:
+    def __init__(self, servers: list[Server], books: Books, seed: int, gentle: bool) -> None:
         super().__init__(name="trouble", daemon=True)
         self._servers = servers
         self._books = books
         self._random = random.Random(f"{seed}/trouble")
+        self._weights = (0 if gentle else 4, 4, 2)
         self._over = threading.Event()
 
     def run(self) -> None:
         dice = self._random
         while not self._over.wait(dice.uniform(0.1, 1.5)):
             server = dice.choice(self._servers)
-            what = dice.choices(("killed", "drained", "frozen"), (4, 4, 2))[0]
+            what = dice.choices(("killed", "drained", "frozen"), self._weights)[0]
             with self._books.lock:
                 self._books.troubles[what] += 1
             if what == "frozen":

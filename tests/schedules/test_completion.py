@@ -67,7 +67,7 @@ def one_winner(s: Scenario) -> None:
 
 def test_one_winner() -> None:
     run_random(one_winner)
-    run_exhaustive(one_winner, preemptions=1, switches=2)
+    run_exhaustive(one_winner, preemptions=1, switches=1)
     run_lines(one_winner, MODULES)
 
 

@@ -17,7 +17,7 @@ from zlink_nogil.messaging import node as node_module
 from .harness import Scenario, run_exhaustive, run_random
 from .harness.sockets import Network
 
-SEEDS = 300
+SEEDS = 150
 _network: list[Network] = []
 
 

@@ -191,6 +191,27 @@ def test_register_and_close() -> None:
     run_lines(register_and_close, MODULES)
 
 
+def one_that_ended_before_its_deadline(s: Scenario) -> None:
+    """Its empty bucket does not hide the deadlines behind it."""
+    watched = Watched(s)
+    hasty, patient = watched.request(1.0), watched.request(2.0)
+    assert hasty is not None
+    assert patient is not None
+    began = s.now
+
+    def wait() -> None:
+        s.expect(isinstance(patient.exception(), DeadlineExceeded), "nobody answers")
+        s.expect(s.now - began <= 2.1, "not late")
+
+    s.thread("canceller", hasty.cancel)
+    s.thread("waiter", wait)
+    s.thread("leader", watched.expire, s.now + 5.0)
+
+
+def test_one_that_ended_before_its_deadline() -> None:
+    run_random(one_that_ended_before_its_deadline, 100)
+
+
 def a_full_peer_and_a_cancel(s: Scenario) -> None:
     """A send that waits for room and is cancelled is not sent afterwards; the ones behind it go on."""
     watched = Watched(s, room=1)

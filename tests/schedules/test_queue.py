@@ -194,7 +194,7 @@ def quiescence(s: Scenario) -> None:
 
 def test_quiescence() -> None:
     run_random(quiescence)
-    run_exhaustive(quiescence, preemptions=1, switches=1)
+    run_exhaustive(quiescence, preemptions=1, switches=0)
     run_lines(quiescence, MODULES)
 
 
@@ -286,7 +286,7 @@ def an_outcome_frees_its_place(s: Scenario) -> None:
 
 def test_an_outcome_frees_its_place() -> None:
     run_random(an_outcome_frees_its_place, 100)
-    run_exhaustive(an_outcome_frees_its_place, preemptions=2)
+    run_exhaustive(an_outcome_frees_its_place, preemptions=1)
 
 
 def bursts_begin_again(s: Scenario) -> None:

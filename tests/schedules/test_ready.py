@@ -58,7 +58,7 @@ def add_take_park_close(s: Scenario) -> None:
 
 def test_add_take_park_close() -> None:
     run_random(add_take_park_close)
-    run_exhaustive(add_take_park_close, preemptions=1, switches=2)
+    run_exhaustive(add_take_park_close, preemptions=1, switches=1)
     run_lines(add_take_park_close, MODULES)
 
 
@@ -129,7 +129,7 @@ def submit_and_close_a_pool(s: Scenario) -> None:
 
 def test_submit_and_close_a_pool() -> None:
     run_random(submit_and_close_a_pool)
-    run_exhaustive(submit_and_close_a_pool, preemptions=1, switches=2)
+    run_exhaustive(submit_and_close_a_pool, preemptions=1, switches=1)
     run_lines(submit_and_close_a_pool, MODULES)
 
 

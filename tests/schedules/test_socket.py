@@ -145,7 +145,7 @@ def two_full_peers(s: Scenario) -> None:
 
 def test_two_full_peers() -> None:
     run_random(two_full_peers)
-    run_exhaustive(two_full_peers, preemptions=1, switches=1)
+    run_exhaustive(two_full_peers, preemptions=1, switches=0)
 
 
 def a_second_full_peer(s: Scenario) -> None:
@@ -177,7 +177,7 @@ def a_second_full_peer(s: Scenario) -> None:
 
 def test_a_second_full_peer() -> None:
     run_random(a_second_full_peer)
-    run_exhaustive(a_second_full_peer, preemptions=1, switches=1)
+    run_exhaustive(a_second_full_peer, preemptions=1, switches=0)
 
 
 def another_connection_while_one_is_full(s: Scenario) -> None:
@@ -278,7 +278,7 @@ def a_send_that_is_refused_eats_an_edge(s: Scenario) -> None:
 
 def test_a_send_that_is_refused_eats_an_edge() -> None:
     run_random(a_send_that_is_refused_eats_an_edge)
-    run_exhaustive(a_send_that_is_refused_eats_an_edge, preemptions=2, switches=0)
+    run_exhaustive(a_send_that_is_refused_eats_an_edge, preemptions=1, switches=1)
 
 
 def a_send_to_another_eats_an_edge(s: Scenario) -> None:

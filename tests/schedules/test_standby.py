@@ -92,7 +92,7 @@ def one_comes_as_the_last_one_goes(s: Scenario) -> None:
 
 def test_one_comes_as_the_last_one_goes() -> None:
     run_random(one_comes_as_the_last_one_goes)
-    run_exhaustive(one_comes_as_the_last_one_goes, preemptions=2, switches=1)
+    run_exhaustive(one_comes_as_the_last_one_goes, preemptions=1, switches=1)
 
 
 def again_and_again(s: Scenario) -> None:
