@@ -85,9 +85,7 @@ def _run(clients: list[Client], servers: list[Server], told: Books, trouble: Tro
     began = time.monotonic()
     for client in clients:
         client.begin()
-    trouble.start()
-    trouble.join(seconds)
-    trouble.stop()
+    trouble.make(seconds)
     for client in clients:
         for name in client.stop(PATIENCE):
             told.tell(f"sender {name} hangs")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,34 +142,32 @@ class Server:
         return code
 
 
-class Trouble(threading.Thread):
-    """Makes trouble for one server after the other until it is stopped; leaves all of them running."""
+class Trouble:
+    """Trouble for one server after the other; leaves all of them running.
+
+    Made in the main thread: a server ends with the thread that has started it.
+    """
 
     def __init__(self, servers: list[Server], books: Books, seed: int, gentle: bool) -> None:
-        super().__init__(name="trouble", daemon=True)
         self._servers = servers
         self._books = books
         self._random = random.Random(f"{seed}/trouble")
         self._weights = (0 if gentle else 4, 4, 2)
-        self._over = threading.Event()
 
-    def run(self) -> None:
-        dice = self._random
-        while not self._over.wait(dice.uniform(0.1, 1.5)):
+    def make(self, seconds: float) -> None:
+        dice, pause = self._random, threading.Event()
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            pause.wait(min(left, dice.uniform(0.1, 1.5)))
             server = dice.choice(self._servers)
             what = dice.choices(("killed", "drained", "frozen"), self._weights)[0]
-            with self._books.lock:
-                self._books.troubles[what] += 1
+            self._books.troubles[what] += 1
             if what == "frozen":
-                server.freeze(self._over, dice.uniform(0.05, 2.0))
+                server.freeze(pause, dice.uniform(0.05, 2.0))
                 continue
             if what == "killed":
                 server.kill()
             else:
                 server.drain()
-            self._over.wait(dice.uniform(0.0, 1.0))
+            pause.wait(dice.uniform(0.0, 1.0))
             server.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()

@@ -55,6 +55,7 @@ class Waiting:
     def next_runs(self) -> None:
         """One resume, not none and not two: the queue goes on."""
         assert self.queue.enqueue(lambda: "next").result(PATIENCE) == "next"
+        self.queue.await_quiescence().result(PATIENCE)
         assert self.queue.is_idle()
         assert self.queue.reserved() == (0, 0)
 

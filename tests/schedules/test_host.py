@@ -141,7 +141,6 @@ def start_against_close(s: Scenario) -> None:
     s.check("no thread is left", lambda: not workers_and_standby(s, node.host))
 
 
-@pytest.mark.xfail(strict=True, reason="Node.start gives its roles to the stand-by after a close has taken them back")
 def test_start_against_close() -> None:
     run_random(start_against_close, SEEDS)
 

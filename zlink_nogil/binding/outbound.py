@@ -200,6 +200,7 @@ class OutSocket:
         Only to peers that are there: the hello to one that is not would hold the end of the context up all that time.
         """
         debug_assert_on_lane(self.lane)
+        self.lane.close()  # from its own turn: nobody comes after this one
         self._follow_connections()
         up = set(self._by_fd.values())
         for alias in [alias for alias in self._endpoints if alias not in up]:

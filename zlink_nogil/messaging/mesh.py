@@ -144,17 +144,18 @@ class Mesh:
             names = self._handlers.channels() - {""}
             channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
             self._node = Node(self.name, self.node_id, self._bind, self._advertise, channels, self._handlers, resources)
+            self._node.start(self._peers)  # under the lock: a close that comes now takes back what was started
             self._state = _State.RUNNING
-        self._node.start(self._peers)
 
     def close(self, timeout: float) -> None:
-        """Leave the mesh; harmless when not running."""
+        """Leave the mesh, and never start afterwards; harmless a second time."""
         with self._lock:
-            if self._state is not _State.RUNNING:
-                return
+            running = self._state is _State.RUNNING
             self._state = _State.CLOSED
-        assert self._node is not None, "a running mesh has a node"
-        self._node.close(timeout)
+            node = self._node
+        if running:
+            assert node is not None, "a running mesh has a node"
+            node.close(timeout)
 
     def _running(self) -> Node:
         """The node, also while handlers finish during the close; `ShuttingDown` afterwards."""

@@ -130,7 +130,6 @@ class Node:
         linger = max(0.1, deadline - _sync.monotonic())
         for out in (self.operations.out, self._completion_out):
             out.run(out.close, linger)
-            out.lane.close()
         self.topology.lane.close()
         self._data_in.close()
         self._completion_in.close()

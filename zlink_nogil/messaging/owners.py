@@ -8,7 +8,9 @@ Guarantees
     meets a retired queue takes the next one. A node that has seen a million keys does not keep a million queues.
 
 Ownership
-    `_queues`, `_sweep_at`, `_closed`  under `_lock`, a leaf; nothing is admitted or run under it
+    `_queues`, `_sweep_at`, `_closed`, `_admissions` (counted from `drain` on)
+                 under `_lock`, a leaf; nothing is admitted or run under it
+    `_draining`  set once
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Owners:
         self._queues: dict[OwnerName, SerialExecutionQueue] = {}
         self._sweep_at = FIRST_SWEEP
         self._closed = False
+        self._draining = False
+        self._admissions = 0
 
     def admit(self, owner: OwnerName, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
         """Append `turns` to the owner's queue in one critical section; returns the refused ones with the reason each."""
@@ -51,6 +55,9 @@ class Owners:
             if queue is None:
                 return [(turn, ShuttingDown("the node is shutting down")) for turn in turns]
             refused = queue.admit(turns)
+            if self._draining:
+                with self._lock:
+                    self._admissions += 1
             if not refused or not queue.retired:
                 return refused
 
@@ -76,8 +83,17 @@ class Owners:
         return len(self._queues)
 
     def drain(self, deadline: float) -> None:
-        """Wait until every owner is idle, or until `deadline` (monotonic); owners may still give each other work."""
-        while busy := [queue for queue in list(self._queues.values()) if not queue.is_idle()]:
+        """Wait until every owner is idle, or until `deadline` (monotonic); owners may still give each other work.
+
+        All are idle when none was busy and none was given work while they were looked at one after the other: whoever
+        gives work counts it before its own turn ends.
+        """
+        self._draining = True
+        while True:
+            seen = self._admissions
+            busy = [queue for queue in list(self._queues.values()) if not queue.is_idle()]
+            if not busy and seen == self._admissions:
+                return
             for queue in busy:
                 try:
                     queue.await_quiescence().result(max(0.0, deadline - _sync.monotonic()))

@@ -226,19 +226,22 @@ class Completion[T]:
                 self._wakers.remove(waker)
 
     def settled(self) -> None:
-        """Called once when the outcome is there and every callback registered before it has returned."""
+        """Called once when the operation is over and every callback registered before it has returned.
+
+        Without callbacks it is called under the completion's lock: it may take a leaf lock, and nothing else.
+        """
 
     def _finish(self, state: _State, value: Any) -> bool:
         with self._lock:
             if self.done():
                 return False
             self._value = value
+            if not self._callbacks:
+                self.settled()  # before anybody can see the end: who waited finds what the operation held free again
             self._state = state
             wakers, self._wakers = self._wakers, []
             callbacks, self._callbacks = self._callbacks, []
             self._canceller = self._before_wait = None  # they hold the owner; nobody needs them any more
-        if not callbacks:
-            self.settled()  # before anybody is woken: who waited finds what the operation held free again
         for waker in wakers:
             waker()
         if callbacks:

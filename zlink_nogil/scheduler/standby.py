@@ -103,20 +103,20 @@ class StandBy:
     # -- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        due: set[_Seat] = set()
+        due: dict[_Seat, None] = {}  # in order
         while self._apply_changes(due):
             for seat in due:
                 self._rotate(seat)
             ready = self._epoll.poll(self._sleep_time())
             now = _sync.monotonic()
-            due = {seat for seat in self._seats.values() if seat.deadline is not None and seat.deadline <= now}
+            due = {seat: None for seat in self._seats.values() if seat.deadline is not None and seat.deadline <= now}
             for fd, _ in ready:
                 if fd == self._wake.fileno():
                     self._wake.clear()
                 else:
-                    due.add(self._by_fd[fd])
+                    due[self._by_fd[fd]] = None
 
-    def _apply_changes(self, due: set[_Seat]) -> bool:
+    def _apply_changes(self, due: dict[_Seat, None]) -> bool:
         """False when no driver is left: the decision to end and the next `add` exclude each other."""
         with self._lock:
             changes, self._changes = self._changes, deque()
@@ -125,7 +125,7 @@ class StandBy:
                     self._add(change, due)
                 elif (gone := self._seats.pop(id(change.driver), None)) is not None:
                     self._forget(gone)
-                    due.discard(gone)
+                    due.pop(gone, None)
             if not self._seats:
                 self._thread = None
             left = bool(self._seats)
@@ -133,7 +133,7 @@ class StandBy:
             change.done.set()
         return left
 
-    def _add(self, change: _Change, due: set[_Seat]) -> None:
+    def _add(self, change: _Change, due: dict[_Seat, None]) -> None:
         if id(change.driver) in self._seats:
             return
         seat = _Seat(change.driver)
@@ -144,7 +144,7 @@ class StandBy:
             change.error = error
             return
         self._seats[id(change.driver)] = seat
-        due.add(seat)
+        due[seat] = None
 
     def _rotate(self, seat: _Seat) -> None:
         try:
