@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import select
-from threading import Condition, Event, Lock, Thread, current_thread, get_ident, local, main_thread
+from threading import TIMEOUT_MAX, Condition, Event, Lock, Thread, current_thread, get_ident, local, main_thread
 from time import monotonic
 
 __all__ = [
@@ -50,7 +50,7 @@ class Parker:
 
     def park(self, timeout: float | None = None) -> bool:
         """Wait for a permit and take it; False when `timeout` seconds passed without one."""
-        return self._permit.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        return self._permit.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, TIMEOUT_MAX)))
 
     def unpark(self) -> None:
         """Give the permit; a second one before the park merges with the first."""

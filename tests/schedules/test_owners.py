@@ -158,11 +158,17 @@ def test_work_for_each_other() -> None:
 
 
 def work_given_while_closing(s: Scenario) -> None:
-    """What an owner gives another while there is time is finished, not ended as `ShuttingDown`."""
+    """What an owner gives another while the node drains is finished, not ended as `ShuttingDown` by the close after it."""
     watched = Watched(s)
     watched.admit("b", "b0")
     watched.admit("a", "a1", then=lambda: watched.admit("b", "b1"))
-    s.thread("closer", watched.close)
+
+    def drain_and_close() -> None:  # as a node does
+        watched.owners.drain(s.now + 100.0)
+        s.expect(len(watched.ran()) == 3, "drained means that all of it has run")
+        watched.close()
+
+    s.thread("closer", drain_and_close)
     s.check("all of it has run", lambda: sorted(watched.ran("b0", "a1", "b1")) == ["a1", "b0", "b1"])
 
 

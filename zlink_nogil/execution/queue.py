@@ -343,6 +343,7 @@ class SerialExecutionQueue:
                 self._notify(turn, turn.interruption)
                 return
         waker = functools.partial(self._resume, turn, awaited)
+        turn.waker = (awaited, waker)
         if not awaited.add_waker(waker):
             waker()
 

@@ -7,7 +7,7 @@ Guarantees
 
 Ownership
     `state`, `interruption`, `awaiting`  under the queue's gate
-    `_coroutine`, `_context`             the draining thread
+    `waker`, `_coroutine`, `_context`    the draining thread
     `cost`, `lane`, `queue`              set at admission, read-only afterwards
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextvars
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,7 @@ class Turn(ABC):
         "payload_bytes",
         "queue",
         "state",
+        "waker",
     )
 
     current = _Current()
@@ -95,6 +96,7 @@ class Turn(ABC):
         self.state = TurnState.QUEUED
         self.awaiting: Completion[Any] | None = None
         self.interruption: BaseException | None = None
+        self.waker: tuple[Completion[Any], Callable[[], None]] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._context = context or contextvars.Context()
 
@@ -118,6 +120,8 @@ class Turn(ABC):
 
     def advance(self, interruption: BaseException | None) -> Completion[Any] | None:
         """Run up to the next wait. Returns the completion to wait for, or None when the work is over."""
+        if interruption is not None:
+            self._forget_waker()
         previous, _on.turn = _on.turn, self
         try:
             try:
@@ -136,6 +140,13 @@ class Turn(ABC):
             return None
         finally:
             _on.turn = previous
+
+    def _forget_waker(self) -> None:
+        """Interrupted: what was awaited must not hold the turn until it ends itself."""
+        if self.waker is not None:
+            awaited, waker = self.waker
+            awaited.remove_waker(waker)
+            self.waker = None
 
     def _settle(self) -> None:
         """The work is over: its reservation is returned before anybody can see the outcome."""

@@ -34,8 +34,6 @@ __all__ = ["Host"]
 DEFAULT_MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 LEAST_MAX_RECORD_BYTES: Final = 64 * 1024
 DEFAULT_CLOSE_TIMEOUT: Final = 5.0
-LONGEST_DEAFNESS: Final = 0.5
-"""Seconds a signal to `serve_forever` may have to wait in the worst case."""
 
 _log = logging.getLogger("zlink_nogil.hosting")
 
@@ -204,9 +202,7 @@ class Host:
             try:
                 if announce is not None:
                     announce()
-                # A lock of 3.13t spins before it sleeps; a signal that comes meanwhile is handled when the wait ends.
-                while not interrupts.park(self._stop, LONGEST_DEAFNESS):
-                    pass
+                interrupts.park(self._stop)
             except KeyboardInterrupt:
                 interrupted.seen = 1
                 _log.info("interrupted: draining")

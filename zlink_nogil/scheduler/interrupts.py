@@ -9,14 +9,18 @@ Ownership: `_pending` and `_previous` are read and written by the main thread on
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from zlink_nogil import _sync
 
 __all__ = ["install", "park", "raise_if_interrupted", "restore"]
+
+LONGEST_DEAFNESS: Final = 0.5
+"""Seconds."""
 
 _PACKAGE = "zlink_nogil"
 _Handler = Callable[[int, FrameType | None], Any] | int | None
@@ -47,9 +51,19 @@ def restore() -> None:
 
 
 def park(parker: _sync.Parker, timeout: float | None = None) -> bool:
-    """`parker.park(timeout)` as a safe point: in the main thread an interrupt raises here."""
+    """`parker.park(timeout)` as a safe point: in the main thread an interrupt raises here, within `LONGEST_DEAFNESS`."""
     raise_if_interrupted()
-    return parker.park(timeout)
+    if _sync.current_thread() is not _sync.main_thread():
+        return parker.park(timeout)
+    deadline = math.inf if timeout is None else _sync.monotonic() + timeout
+    while True:
+        # A lock of 3.13t spins before it sleeps; a signal that comes meanwhile is handled when the wait ends.
+        left = deadline - _sync.monotonic()
+        if parker.park(min(left, LONGEST_DEAFNESS)):
+            return True
+        raise_if_interrupted()
+        if not left > LONGEST_DEAFNESS:  # NaN ends the wait, too
+            return False
 
 
 def raise_if_interrupted() -> None:
