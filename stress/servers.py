@@ -20,7 +20,7 @@ from stress.server import BROKEN, READY, REPORT
 __all__ = ["Books", "Server", "Trouble"]
 
 PATIENCE = 30.0
-LOGGED = ("Deliberate", "CapacityExceeded", "ShuttingDown")
+LOGGED = ("Deliberate", "CapacityExceeded", "DeadlineExceeded", "ShuttingDown")
 """What a send may fail with: nobody but the log hears of it."""
 
 

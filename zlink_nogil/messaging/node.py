@@ -127,6 +127,7 @@ class Node:
         standby.remove(self._ingress)
         standby.remove(self.completions)
         self._resources.permits.forget(self._ingress.wake)
+        self.topology.forget_unready()
         linger = max(0.1, deadline - _sync.monotonic())
         for out in (self.operations.out, self._completion_out):
             out.run(out.close, linger)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -38,6 +39,8 @@ from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Topology"]
 
+LAST_ANSWERS: Final = 0.5
+"""Seconds that answers of a node that left in good order may come after its connection has ended."""
 PATIENCE: Final = 15.0
 """Seconds until a node that went away, and that nobody named in `peers`, is given up."""
 LASTING: Final = 1.0
@@ -61,6 +64,7 @@ class Topology:
         self._operations = operations
         self._data_out = operations.out
         self._completion_out = completion_out
+        self._farewells: deque[tuple[float, Peer]] = deque()
         self._links: dict[int, Link] = {}  # by token
         self._by_node: dict[str, Link] = {}
         self._selectors: dict[str, Selector[Peer]] = {}
@@ -273,12 +277,15 @@ class Topology:
             self._lost(link)
 
     def _lost(self, link: Link) -> None:
-        peer = link.peer
+        peer, leaving = link.peer, link.leaving
         self._disconnect(link)
         self._publish()
-        if peer is not None:
-            self._operations.peer_lost(peer)
         now = _sync.monotonic()
+        if peer is not None and leaving:  # it went in good order: what it answered is on its way, by the other connection
+            self._farewells.append((now + LAST_ANSWERS, peer))
+            self._operations.wake()
+        elif peer is not None:
+            self._operations.peer_lost(peer)
         if not link.static:
             link.give_up_at = link.give_up_at or now + PATIENCE
         link.failures = 0 if now - link.opened_at >= LASTING else link.failures + 1
@@ -311,7 +318,9 @@ class Topology:
     def _manage(self) -> float | None:
         debug_assert_on_lane(self.lane)
         now = _sync.monotonic()
-        upcoming: list[float] = []
+        while self._farewells and self._farewells[0][0] <= now:
+            self._operations.peer_lost(self._farewells.popleft()[1])
+        upcoming = [self._farewells[0][0]] if self._farewells else []
         for link in list(self._links.values()):
             if link.give_up_at is not None and link.give_up_at <= now:
                 self._drop(link)
@@ -336,6 +345,15 @@ class Topology:
         for link in list(self._by_node.values()):
             if link.completion_alias is not None:
                 self._say(Kind.LEAVING, self._completion_out, link.completion_alias)
+
+    def forget_unready(self) -> None:
+        """Nothing but a hello waits for a node that is not ready: the end of the context must not wait for it."""
+        self.lane.run(self._forget_unready)
+
+    def _forget_unready(self) -> None:
+        debug_assert_on_lane(self.lane)
+        for link in [link for link in self._links.values() if link.peer is None]:
+            self._disconnect(link)
 
     def _all_left(self, _ready: Mapping[str, Peer]) -> bool:
         return self.lane.run(lambda: all(link.left for link in self._by_node.values() if link.completion_alias))
