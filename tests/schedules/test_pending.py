@@ -1,103 +1,13 @@
-"""`Operations` under every schedule: register, send, reply, expire, cancel, lose the peer, close."""
+"""`Operations` under every schedule: register, send, reply, cancel, lose the peer, close."""
 
 from __future__ import annotations
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import OutSocket
-from zlink_nogil.errors import CapacityExceeded, DeadlineExceeded, ShuttingDown, Unavailable
+from zlink_nogil.errors import CapacityExceeded, ShuttingDown, Unavailable
 from zlink_nogil.messaging.operation import Operation, Slots
-from zlink_nogil.messaging.operations import Operations
-from zlink_nogil.scheduler import WorkerPool
-from zlink_nogil.state import StateLane
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
-from .harness.sockets import Network
-
-MODULES = ["zlink_nogil.messaging.operations", "zlink_nogil.messaging.deadlines", "zlink_nogil.binding.outbound"]
-RECORD = 1 << 20
-PEER = "peer"
-
-
-class Watched:
-    """A pending table with a peer that has room for `room` records, and what became of each operation."""
-
-    def __init__(self, s: Scenario, room: int = 4, slots: int = 4) -> None:
-        self.s = s
-        self.network = Network(room)
-        self.peer = self.network.router(RECORD)
-        self.peer.bind("b")
-        lane = StateLane("operations")
-        self.wakes = _sync.EventFd()
-        self.out = OutSocket(self.network, lane, b"node", RECORD, self.wakes.set)  # type: ignore[arg-type]
-        self.slots = Slots(slots)
-        self.table = Operations(lane, self.out, self.slots, WorkerPool(1), self.wakes.set)
-        self.alias = lane.run(self.out.connect, "b")
-        self.started: list[Operation] = []
-        self.ends: dict[int, list[str]] = {}
-        self.refused: list[str] = []
-        s.check("every operation ended once", lambda: [len(ends) for ends in self.ends.values()] == [1] * len(self.started))
-        s.check("slots are back to zero", lambda: self.slots.taken() == 0)
-        s.check("nothing is left in the tables", self.is_empty)
-
-    def is_empty(self) -> bool:
-        counts = self.table.counts()
-        return counts["pending"] == counts["deadlines"] == 0
-
-    def request(self, timeout: float = 1000.0) -> Operation | None:
-        return self.submit(timeout, is_request=True)
-
-    def send(self, timeout: float = 1000.0) -> Operation | None:
-        return self.submit(timeout, is_request=False)
-
-    def submit(self, timeout: float, is_request: bool) -> Operation | None:
-        operation = self.table.new(timeout, PEER, bytes.decode if is_request else None)
-        route = operation.reply_route
-        self.ends[route] = []
-        operation.add_waker(lambda: self.ends[route].append("ended"))
-        record = route.to_bytes(8)
-        try:
-            self.table.submit(operation, lambda started: self.table.send(self.alias, record, is_request, started))
-        except (ShuttingDown, CapacityExceeded, Unavailable) as error:
-            del self.ends[route]
-            self.refused.append(type(error).__name__)
-            return None
-        self.started.append(operation)
-        return operation
-
-    def answer(self, count: int) -> None:
-        """The peer: replies to `count` requests, each twice, as a network may."""
-        epoll = _sync.Epoll()
-        epoll.register(self.peer.fd, 1)
-        while count:
-            received = self.peer.receive()
-            if received is None:
-                if not self.peer.readable():
-                    epoll.poll()
-                continue
-            count -= 1
-            route = int.from_bytes(received[1] or b"")
-            self.table.reply(route, b"reply")
-            self.table.reply(route, b"late")
-
-    def expire(self, until: float) -> None:
-        """The leader of deadlines, until the virtual time `until`."""
-        epoll = _sync.Epoll()
-        epoll.register(self.wakes.fileno(), 1)
-        while (now := _sync.monotonic()) < until:
-            upcoming = self.table.expire()
-            epoll.poll(min(until, upcoming if upcoming is not None else until) - now)
-            self.wakes.clear()
-
-    def serve(self, rounds: int) -> None:
-        """The leader of the out-socket."""
-        epoll = _sync.Epoll()
-        for fd in self.out.descriptors():
-            epoll.register(fd, 1)
-        for _ in range(rounds):
-            epoll.poll(1.0)
-            for alias in self.table.service():
-                self.table.lane.run(self.out.disconnect, alias)
-                self.table.peer_lost(PEER)
+from .pending import MODULES, PEER, Watched
 
 
 def reply_cancel_expire(s: Scenario) -> None:
@@ -124,52 +34,6 @@ def test_reply_cancel_expire() -> None:
     run_lines(reply_cancel_expire, MODULES)
 
 
-def an_earlier_deadline(s: Scenario) -> None:
-    """An operation that is due before all others wakes who sleeps until the next deadline."""
-    watched = Watched(s)
-    ended: list[float] = []
-
-    def ask(timeout: float) -> None:
-        began = s.now
-        operation = watched.request(timeout)
-        assert operation is not None
-        operation.exception()
-        s.expect(timeout <= s.now - began <= timeout + 0.1, "neither early nor late")
-        ended.append(timeout)
-
-    def ask_twice() -> None:
-        ask(1.0)
-        ask(1.0)
-
-    s.thread("patient", ask, 5.0)
-    s.thread("hasty", ask_twice)
-    s.thread("leader", watched.expire, s.now + 6.0)
-    s.check("all ended, in order", lambda: ended == [1.0, 1.0, 5.0])
-
-
-def the_next_deadline(s: Scenario) -> None:
-    """Who sleeps without a deadline is woken for the next one, however late that is."""
-    watched = Watched(s)
-
-    def ask() -> None:
-        for _ in range(2):
-            began = s.now
-            operation = watched.request(1.0)
-            assert operation is not None
-            operation.exception()
-            s.expect(s.now - began <= 1.1, "not late")
-
-    s.thread("asker", ask)
-    s.thread("leader", watched.expire, s.now + 6.0)
-
-
-def test_an_earlier_deadline() -> None:
-    run_random(an_earlier_deadline)
-    run_exhaustive(an_earlier_deadline, preemptions=1, switches=2)
-    run_lines(an_earlier_deadline, MODULES, 100)
-    run_random(the_next_deadline, 100)
-
-
 def register_and_close(s: Scenario) -> None:
     """Whoever registers while the table closes is refused or ended; nobody waits for ever."""
     watched = Watched(s)
@@ -189,27 +53,6 @@ def test_register_and_close() -> None:
     run_random(register_and_close)
     run_exhaustive(register_and_close, preemptions=2, switches=0)
     run_lines(register_and_close, MODULES)
-
-
-def one_that_ended_before_its_deadline(s: Scenario) -> None:
-    """Its empty bucket does not hide the deadlines behind it."""
-    watched = Watched(s)
-    hasty, patient = watched.request(1.0), watched.request(2.0)
-    assert hasty is not None
-    assert patient is not None
-    began = s.now
-
-    def wait() -> None:
-        s.expect(isinstance(patient.exception(), DeadlineExceeded), "nobody answers")
-        s.expect(s.now - began <= 2.1, "not late")
-
-    s.thread("canceller", hasty.cancel)
-    s.thread("waiter", wait)
-    s.thread("leader", watched.expire, s.now + 5.0)
-
-
-def test_one_that_ended_before_its_deadline() -> None:
-    run_random(one_that_ended_before_its_deadline, 100)
 
 
 def a_full_peer_and_a_cancel(s: Scenario) -> None:
@@ -371,27 +214,6 @@ def test_a_reply_for_two() -> None:
     run_random(a_reply_for_two)
     run_exhaustive(a_reply_for_two, preemptions=1, switches=1)
     run_lines(a_reply_for_two, ["zlink_nogil.messaging.operation"], 100)
-
-
-def one_tick(s: Scenario) -> None:
-    """Operations that are due in the same tick all expire, in it and not before their deadlines."""
-    watched = Watched(s)
-
-    def ask(timeout: float) -> None:
-        began = s.now
-        operation = watched.request(timeout)
-        assert operation is not None
-        s.expect(isinstance(operation.exception(), DeadlineExceeded), "nobody answers")
-        s.expect(timeout <= s.now - began <= timeout + 0.1, "neither early nor late")
-
-    s.thread("a", ask, 1.004)
-    s.thread("b", ask, 1.006)
-    s.thread("leader", watched.expire, s.now + 3.0)
-
-
-def test_one_tick() -> None:
-    run_random(one_tick)
-    run_exhaustive(one_tick, preemptions=1, switches=1)
 
 
 def lost_while_it_begins(s: Scenario) -> None:
