@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.scheduler import interrupts
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
 
 MODULES = ["zlink_nogil.messaging.permits"]
+LONG = 1000.0
 
 
 class Jobs:
@@ -30,12 +34,14 @@ class Jobs:
         self.held -= count
         self.permits.give_back(count)
 
-    def run(self, name: str, timeout: float = 1000.0) -> None:
+    def run(self, name: str, timeout: float = LONG) -> None:
+        began = self.s.now
         try:
             self.permits.acquire(timeout)
         except DeadlineExceeded:
             self.done.append(f"{name} gave up")
             return
+        self.s.expect(self.s.now - began < LONG, "woken by who returned the permit, not by the time-out")
         self.hold()
         self.done.append(name)
 
@@ -88,9 +94,54 @@ def giving_up_at_the_moment_of_the_grant(s: Scenario) -> None:
     s.check("the patient one had a turn", lambda: "patient" in jobs.done and len(jobs.done) == 3)
 
 
+def returned_at_the_time_out(s: Scenario) -> None:
+    """The permit is the waiter's, or free again."""
+    jobs = Jobs(s, most=1)
+    jobs.permits.acquire(LONG)
+
+    def give_back() -> None:
+        s.sleep(1.0)
+        jobs.permits.give_back()
+
+    s.thread("hasty", jobs.run, "hasty", 1.0)
+    s.thread("holder", give_back)
+
+
 def test_giving_up_at_the_moment_of_the_grant() -> None:
     run_random(giving_up_at_the_moment_of_the_grant)
     run_exhaustive(giving_up_at_the_moment_of_the_grant, preemptions=2)
+    run_lines(returned_at_the_time_out, MODULES)
+
+
+def interrupted_while_it_waits(s: Scenario) -> None:
+    """Ctrl-C comes at any time: a permit that was granted goes to the next, one that was not is nobody's."""
+    jobs = Jobs(s, most=1)
+
+    def hold() -> None:
+        jobs.permits.acquire(LONG)
+        jobs.held += 1
+        s.sleep(1.0)
+        jobs.held -= 1
+        jobs.permits.give_back()
+
+    def main() -> None:
+        me = _sync.current_thread()
+        _sync.main_thread = lambda: me  # type: ignore[assignment, return-value] # put back after the run
+        with suppress(KeyboardInterrupt):
+            jobs.run("main")
+
+    def press() -> None:
+        interrupts._pending = True
+
+    s.thread("holder", hold)
+    s.thread("a", jobs.run, "a")
+    s.thread("main", main)
+    s.thread("ctrl-c", press)
+    s.check("the other had a turn", lambda: "a" in jobs.done)
+
+
+def test_interrupted_while_it_waits() -> None:
+    run_random(interrupted_while_it_waits, 100)
 
 
 def a_socket_and_threads(s: Scenario) -> None:
@@ -132,6 +183,7 @@ def a_socket_that_closes_while_it_waits(s: Scenario) -> None:
 def test_a_socket_that_closes_while_it_waits() -> None:
     run_random(a_socket_that_closes_while_it_waits)
     run_exhaustive(a_socket_that_closes_while_it_waits, preemptions=2)
+    run_lines(a_socket_that_closes_while_it_waits, MODULES)
 
 
 def a_socket_that_looks_again(s: Scenario) -> None:
@@ -155,3 +207,25 @@ def a_socket_that_looks_again(s: Scenario) -> None:
 def test_a_socket_that_looks_again() -> None:
     run_random(a_socket_that_looks_again)
     run_exhaustive(a_socket_that_looks_again, preemptions=2)
+
+
+def two_that_come_back_at_once(s: Scenario) -> None:
+    """Each goes to one who waits: nobody sleeps beside a free permit."""
+    jobs = Jobs(s, most=2)
+    for _ in range(2):
+        jobs.permits.acquire(LONG)
+    both = [_sync.Event(), _sync.Event()]
+
+    def meet(mine: int) -> None:
+        jobs.permits.acquire(LONG)
+        both[mine].set()
+        both[1 - mine].wait()
+        jobs.permits.give_back()
+
+    s.thread("a", meet, 0)
+    s.thread("b", meet, 1)
+    s.thread("holder", jobs.permits.give_back, 2)
+
+
+def test_two_that_come_back_at_once() -> None:
+    run_random(two_that_come_back_at_once, 100)
