@@ -126,7 +126,7 @@ def interrupted_while_it_waits(s: Scenario) -> None:
 
     def main() -> None:
         me = _sync.current_thread()
-        _sync.main_thread = lambda: me  # type: ignore[assignment, return-value] # put back after the run
+        _sync.main_thread = lambda: me  # put back after the run
         with suppress(KeyboardInterrupt):
             jobs.run("main")
 

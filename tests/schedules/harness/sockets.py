@@ -85,6 +85,9 @@ class _Pipe:
     def is_known(self) -> bool:
         return bool(self.waiting) and self.announced
 
+    def is_full(self) -> bool:
+        return self.unacknowledged >= self.room
+
     def come_up(self, reader: Router, number: int) -> None:
         self.reader, self.number, self.asleep = reader, number, True
         reader.inputs.append(self)
@@ -125,6 +128,7 @@ class Router:
         self._commands: deque[Callable[[], None]] = deque()
         self._events: deque[Connected | Disconnected] = deque()
         self._outputs: dict[bytes, _Pipe] = {}
+        self._dropping: set[bytes] = set()
         self.inputs: deque[_Pipe] = deque()
         self.fd = self._descriptor.fileno()
         self.closed = False
@@ -175,6 +179,8 @@ class Router:
         for alias, pipe in list(self._outputs.items()):
             if pipe.endpoint == endpoint:
                 del self._outputs[alias]
+                if pipe.is_full():
+                    self._dropping.add(alias)
                 self._drop(pipe)
 
     def _drop(self, pipe: _Pipe) -> None:
@@ -186,9 +192,9 @@ class Router:
     def try_send(self, alias: bytes, record: bytes) -> bool:
         self._begin("send")
         pipe = self._outputs.get(alias)
-        if pipe is None:
+        if pipe is None and alias not in self._dropping:
             raise LookupError(alias)
-        if pipe.unacknowledged >= pipe.room:
+        if pipe is None or pipe.is_full():
             return False
         pipe.put(record)
         return True
@@ -215,6 +221,15 @@ class Router:
                 return True
             pipe.asleep = True
         return False
+
+    def write_back(self, count: int) -> None:
+        """To whoever has connected, as a peer may that knows no better."""
+        self._begin("write back")
+        for pipe in self.inputs:
+            back = _Pipe(self, pipe.endpoint, b"", count)
+            back.come_up(pipe.sender, next(self._network.numbers))
+            for _ in range(count):
+                back.put(b"stray")
 
     # -- monitoring and closing -------------------------------------------------------------------------------------
 
