@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import CapacityExceeded, ShuttingDown, Unavailable
+from zlink_nogil.errors import CapacityExceeded, ProtocolError, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.operation import Operation, Slots
 
-from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness import Scenario, ScenarioFunction, run_exhaustive, run_lines, run_random
 from .pending import MODULES, PEER, Watched
 
 
@@ -25,6 +25,7 @@ def reply_cancel_expire(s: Scenario) -> None:
     s.thread("asker", ask)
     s.thread("peer", watched.answer, 1)
     s.thread("leader", watched.expire, s.now + 2.0)
+    s.check("late ones are counted", lambda: watched.table.counts()["late"] == (1 if seen == ["reply"] else 2))
     s.check("the asker saw one of them", lambda: seen[0] in ("reply", "Cancelled", "DeadlineExceeded"))
 
 
@@ -138,6 +139,72 @@ def test_a_peer_that_is_lost() -> None:
     run_lines(a_peer_that_is_lost, MODULES)
 
 
+def read_before_it_is_lost(s: Scenario) -> None:
+    """`Unavailable` says "never accepted" of nothing that the peer has got."""
+    watched = Watched(s, room=1)
+    received: list[int] = []
+    never: list[int] = []
+
+    def ask() -> None:
+        operation = watched.request(timeout=20.0)
+        if operation is not None:
+            error = operation.exception()
+            s.expect(isinstance(error, Unavailable), "the loss is seen, not the deadline")
+            if isinstance(error, Unavailable) and not error.accepted:
+                never.append(operation.reply_route)
+
+    def read() -> None:
+        epoll = _sync.Epoll()
+        epoll.register(watched.peer.fd, 1)
+        while len(received) < 2:
+            record = watched.peer.receive()
+            if record is not None:
+                received.append(int.from_bytes(record[1] or b""))
+            elif not watched.peer.readable():
+                epoll.poll()
+        watched.peer.close(0.0)
+
+    s.thread("a", ask)
+    s.thread("b", ask)
+    s.thread("peer", read)
+    s.thread("leader", watched.serve, 8)
+    s.check("never accepted, never read", lambda: not set(never) & set(received))
+
+
+def test_read_before_it_is_lost() -> None:
+    run_random(read_before_it_is_lost, 100)
+
+
+def the_loss_of_another_peer(s: Scenario) -> None:
+    """It ends nothing that is not its own."""
+    watched = Watched(s)
+
+    def ask() -> None:
+        operation = watched.request()
+        assert operation is not None
+        s.expect(operation.result() == "reply", "answered")
+
+    s.thread("asker", ask)
+    s.thread("peer", watched.answer, 1)
+    s.thread("topology", watched.table.peer_lost, "another")
+
+
+def test_the_loss_of_another_peer() -> None:
+    run_random(the_loss_of_another_peer, 100)
+
+
+def late_answers(s: Scenario) -> None:
+    """Each is counted."""
+    watched = Watched(s)
+    s.thread("a", watched.table.reply, 7, b"late")
+    s.thread("b", watched.table.error, 8, Unavailable("late"))
+    s.check("both", lambda: watched.table.counts()["late"] == 2)
+
+
+def test_late_answers() -> None:
+    run_lines(late_answers, MODULES, 50)
+
+
 def too_many(s: Scenario) -> None:
     """More operations than slots: refused, nothing sent, and a slot that is free again can be taken."""
     watched = Watched(s, slots=1)
@@ -190,6 +257,7 @@ def slots_are_bounded(s: Scenario) -> None:
 def test_slots() -> None:
     run_random(slots_are_bounded)
     run_exhaustive(slots_are_bounded, preemptions=2)
+    run_lines(slots_are_bounded, ["zlink_nogil.messaging.operation"])
 
 
 def a_reply_for_two(s: Scenario) -> None:
@@ -214,6 +282,30 @@ def test_a_reply_for_two() -> None:
     run_random(a_reply_for_two)
     run_exhaustive(a_reply_for_two, preemptions=1, switches=1)
     run_lines(a_reply_for_two, ["zlink_nogil.messaging.operation"], 100)
+
+
+def a_reply_that_cannot_be_decoded(failure: Exception, seen: type[ZLinkError]) -> ScenarioFunction:
+    """Everybody who asks gets the same failure."""
+
+    def scenario(s: Scenario) -> None:
+        watched = Watched(s)
+
+        def decode(_: bytes) -> str:
+            s.step("decodes")
+            raise failure
+
+        operation = watched.table.new(1000.0, PEER, decode)
+        watched.slots.take()
+        for name in "ab":
+            s.thread(name, lambda: s.expect(type(operation.exception()) is seen, "both see it"))
+        s.thread("peer", operation.succeed, b"reply")
+
+    return scenario
+
+
+def test_a_reply_that_cannot_be_decoded() -> None:
+    run_random(a_reply_that_cannot_be_decoded(ValueError("not a number"), ProtocolError), 50)
+    run_random(a_reply_that_cannot_be_decoded(CapacityExceeded("too large"), CapacityExceeded), 50)
 
 
 def lost_while_it_begins(s: Scenario) -> None:
