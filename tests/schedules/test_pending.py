@@ -254,10 +254,22 @@ def slots_are_bounded(s: Scenario) -> None:
     s.check("all are free", lambda: slots.taken() == 0)
 
 
+def slots_that_come_back_at_once(s: Scenario) -> None:
+    slots = Slots(2)
+
+    def take() -> None:
+        slots.take()
+        slots.give_back()
+
+    s.thread("a", take)
+    s.thread("b", take)
+    s.check("all are free", lambda: slots.taken() == 0)
+
+
 def test_slots() -> None:
     run_random(slots_are_bounded)
     run_exhaustive(slots_are_bounded, preemptions=2)
-    run_lines(slots_are_bounded, ["zlink_nogil.messaging.operation"])
+    run_lines(slots_that_come_back_at_once, ["zlink_nogil.messaging.operation"])
 
 
 def a_reply_for_two(s: Scenario) -> None:
