@@ -6,7 +6,7 @@ A whole node takes hundreds of operations, too many for an exhaustive search: ra
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,7 +16,7 @@ from zlink_nogil.messaging import node as node_module
 from zlink_nogil.scheduler import pool as pool_module
 from zlink_nogil.scheduler import standby as standby_module
 
-from .harness import Scenario, run_exhaustive, run_random
+from .harness import Scenario, run_exhaustive, run_kept, run_random
 from .harness.sockets import Network
 
 SEEDS = 150
@@ -236,3 +236,14 @@ def a_handler_that_asks_its_own_node(s: Scenario) -> None:
 
 def test_a_handler_that_asks_its_own_node() -> None:
     run_random(a_handler_that_asks_its_own_node, SEEDS)
+
+
+KEPT: Final[dict[str, tuple[Any, ...]]] = {
+    "a start outlives the close that raced it": (start_against_close, 62),
+}
+"""Bugs that were there, and the scenario and seed that show each."""
+
+
+@pytest.mark.parametrize("bug", KEPT)
+def test_kept(bug: str) -> None:
+    run_kept(*KEPT[bug])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from zlink_nogil.errors import ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
@@ -10,7 +12,7 @@ from zlink_nogil.messaging import owners as owners_module
 from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.scheduler import WorkerPool
 
-from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness import Scenario, run_exhaustive, run_kept, run_lines, run_random
 
 MODULES = ["zlink_nogil.messaging.owners"]
 
@@ -175,3 +177,14 @@ def work_given_while_closing(s: Scenario) -> None:
 def test_work_given_while_closing() -> None:
     run_exhaustive(work_given_while_closing, preemptions=1, switches=1)
     run_random(work_given_while_closing)
+
+
+KEPT: Final[dict[str, tuple[Any, ...]]] = {
+    "drained while work moves on": (work_given_while_closing, 81),
+}
+"""Bugs that were there, and the scenario and seed that show each."""
+
+
+@pytest.mark.parametrize("bug", KEPT)
+def test_kept(bug: str) -> None:
+    run_kept(*KEPT[bug])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+import pytest
+
 from zlink_nogil import _sync
 from zlink_nogil.errors import CapacityExceeded, ProtocolError, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.operation import Operation, Slots
 
-from .harness import Scenario, ScenarioFunction, run_exhaustive, run_lines, run_random
+from .harness import Scenario, ScenarioFunction, run_exhaustive, run_kept, run_lines, run_random
 from .pending import MODULES, PEER, Watched
 
 
@@ -382,3 +386,16 @@ def who_is_woken_finds_the_slot_free(s: Scenario) -> None:
 def test_who_is_woken_finds_the_slot_free() -> None:
     run_random(who_is_woken_finds_the_slot_free, 100)
     run_exhaustive(who_is_woken_finds_the_slot_free, preemptions=1)
+
+
+KEPT: Final[dict[str, tuple[Any, ...]]] = {
+    "a send to a connection that is being dropped waits for room": (a_peer_that_is_lost, 0),
+    "a slot is given back twice": (lost_while_it_begins, 38),
+    "ended between its two registrations": (lost_while_it_is_registered, 4, MODULES),
+}
+"""Bugs that were there, and the scenario and seed that show each."""
+
+
+@pytest.mark.parametrize("bug", KEPT)
+def test_kept(bug: str) -> None:
+    run_kept(*KEPT[bug])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any, Final
+
+import pytest
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import outbound as outbound_module
 from zlink_nogil.errors import ShuttingDown
 
-from .harness import Scenario, run_exhaustive, run_random
+from .harness import Scenario, run_exhaustive, run_kept, run_random
 from .harness.sockets import Network
 from .sockets import Receiving, Sending
 
@@ -314,3 +317,16 @@ def strays(s: Scenario) -> None:
 
 def test_strays() -> None:
     run_random(strays, 50)
+
+
+KEPT: Final[dict[str, tuple[Any, ...]]] = {
+    "a disconnect eats the news of room": (another_connection_while_one_is_full, 7),
+    "two full peers take each other's news": (two_full_peers, 35),
+    "the leader sleeps while a second peer fills up": (a_second_full_peer, 169),
+}
+"""Bugs that were there, and the scenario and seed that show each."""
+
+
+@pytest.mark.parametrize("bug", KEPT)
+def test_kept(bug: str) -> None:
+    run_kept(*KEPT[bug])

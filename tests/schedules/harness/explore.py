@@ -34,6 +34,7 @@ __all__ = [
     "find_random",
     "replay",
     "run_exhaustive",
+    "run_kept",
     "run_lines",
     "run_random",
     "settings",
@@ -192,6 +193,14 @@ def run_lines(
     began = time.monotonic()
     search = _Search(scenario, Lines(modules))
     return _summary(search, _random(search, _seeds(seeds), preemptions), began)
+
+
+def run_kept(scenario: ScenarioFunction, seed: int, lines: Iterable[ModuleType | str] = ()) -> None:
+    """Assert that the schedule which once showed a bug does not fail, whatever the command line says."""
+    modules = tuple(lines)
+    finding = _random(_Search(scenario, Lines(modules) if modules else None), (seed,), preemptions=3)
+    if finding is not None:
+        raise ScheduleFailure(finding)
 
 
 def run_exhaustive(
