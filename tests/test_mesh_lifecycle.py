@@ -270,6 +270,20 @@ def test_twenty_starts_and_closes_leave_no_thread_and_no_descriptor():
     assert after == before
 
 
+def test_a_start_that_fails_leaves_no_thread_and_no_descriptor():
+    def once() -> tuple[int, int]:
+        host = Host(workers=1)
+        host.mesh("test", peers=["ipc://" + "x" * 500])
+        with pytest.raises(ValueError, match="cannot connect"):
+            host.start()
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    threads = threading.active_count()
+    before = once()  # what the process keeps for good
+    assert before[0] == threads
+    assert once() == before
+
+
 FORK = """
 import os, sys, threading
 from zlink_nogil import Host, InvalidOperation

@@ -149,6 +149,26 @@ def test_start_against_close() -> None:
     run_random(start_against_close, SEEDS)
 
 
+def a_start_that_fails(s: Scenario) -> None:
+    """It leaves nothing running, and nothing open."""
+    network = new_network()
+    network.unusable = endpoint("nowhere")
+    node = Watched(s, "a", "nowhere")
+
+    def start() -> None:
+        with pytest.raises((ValueError, InvalidOperation)):
+            node.host.start()
+
+    s.thread("starter", start)
+    s.thread("closer", node.host.close, 1.0)
+    s.check("every socket is closed", lambda: all_closed(network))
+    s.check("no thread is left", lambda: not workers_and_standby(s, node.host))
+
+
+def test_a_start_that_fails() -> None:
+    run_random(a_start_that_fails, 50)
+
+
 def ask_and_leave(s: Scenario) -> None:
     """Two nodes find each other; each of the calls that race the other's close has one end."""
     network = new_network()

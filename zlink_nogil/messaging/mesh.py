@@ -144,8 +144,8 @@ class Mesh:
             names = self._handlers.channels() - {""}
             channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
             self._node = Node(self.name, self.node_id, self._bind, self._advertise, channels, self._handlers, resources)
-            self._node.start(self._peers)  # under the lock: a close that comes now takes back what was started
-            self._state = _State.RUNNING
+            self._state = _State.RUNNING  # first: if the start fails, the close takes back what was started
+            self._node.start(self._peers)  # under the lock: so does a close that comes now
 
     def close(self, timeout: float) -> None:
         """Leave the mesh, and never start afterwards; harmless a second time."""

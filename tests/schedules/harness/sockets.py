@@ -37,6 +37,8 @@ class Network:
     def __init__(self, room: int = 2, shy: bool = False) -> None:
         self.room = room
         self.shy = shy
+        self.unusable = ""
+        """An endpoint that nothing can connect to."""
         self.bound: dict[str, Router] = {}
         self.pipes: list[_Pipe] = []
         self.routers: list[Router] = []
@@ -168,6 +170,8 @@ class Router:
 
     def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
         self._begin("connect")
+        if endpoint == self._network.unusable:
+            raise ValueError(f"cannot connect to {endpoint}")
         pipe = self._outputs[alias] = _Pipe(self, endpoint, routing_id, self._network.room)
         self._network.pipes.append(pipe)
         if endpoint in self._network.bound:
