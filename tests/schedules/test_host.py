@@ -117,6 +117,8 @@ def two_who_close(s: Scenario) -> None:
     def close() -> None:
         node.close()
         s.expect(all_closed(network), "every socket is closed when close returns")
+        with pytest.raises(ShuttingDown):
+            node.mesh.nodes()
 
     s.thread("closer", close)
     s.thread("closer too", close)
