@@ -16,10 +16,11 @@ from zlink_nogil.messaging import node as node_module
 from zlink_nogil.scheduler import pool as pool_module
 from zlink_nogil.scheduler import standby as standby_module
 
-from .harness import Scenario, run_exhaustive, run_kept, run_random
+from .harness import Scenario, run_exhaustive, run_kept, run_lines, run_random
 from .harness.sockets import Network
 
 SEEDS = 150
+HOST = ["zlink_nogil.hosting.host"]
 _network: list[Network] = []
 
 
@@ -106,6 +107,34 @@ def two_who_close_an_empty_host(s: Scenario) -> None:
 def test_two_who_close_an_empty_host() -> None:
     run_random(two_who_close_an_empty_host)
     run_exhaustive(two_who_close_an_empty_host, preemptions=2, switches=1)
+    run_lines(two_who_close_an_empty_host, HOST)
+
+
+def two_who_start(s: Scenario) -> None:
+    """One of them does; the other is told, and that leaves the host running."""
+    network = new_network()
+    node = Watched(s, "a")
+    told: list[str] = []
+
+    def start() -> None:
+        try:
+            node.host.start()
+        except InvalidOperation:
+            told.append("it runs")
+
+    def runs_until_it_is_closed() -> bool:
+        node.mesh.nodes()
+        node.close()
+        return all_closed(network)
+
+    s.thread("starter", start)
+    s.thread("starter too", start)
+    s.check("one is told", lambda: told == ["it runs"])
+    s.check("runs until it is closed", runs_until_it_is_closed)
+
+
+def test_two_who_start() -> None:
+    run_lines(two_who_start, HOST, 50)
 
 
 def two_who_close(s: Scenario) -> None:
