@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +202,16 @@ def test_an_endpoint_is_checked_where_it_is_given(endpoint):
 def test_a_wildcard_needs_an_address_for_the_others():
     with pytest.raises(ValueError, match="advertise"):
         Host(workers=1).mesh("test", bind="tcp://*:0")
+
+
+def test_the_collector_is_left_alone_unless_a_host_is_told_otherwise(monkeypatch):
+    done: list[object] = []
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
+    monkeypatch.setattr(gc, "set_threshold", done.append)
+    with Host(workers=1):
+        assert done == []
+    with Host(workers=1, gc_freeze=True, gc_threshold=5000):
+        assert done == [5000, "frozen"]
 
 
 def test_a_host_is_in_a_mesh_once():

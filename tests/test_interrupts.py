@@ -13,7 +13,8 @@ import pytest
 from background import Background, Gate
 from support import PATIENCE
 
-from zlink_nogil import _sync
+from zlink_nogil import Host, _sync
+from zlink_nogil.messaging import Mesh
 from zlink_nogil.scheduler import Completion, WorkerPool, interrupts
 from zlink_nogil.state import StateLane
 from zlink_nogil.state import lane as lane_module
@@ -225,6 +226,21 @@ def test_a_signal_python_does_not_handle_is_left_alone(handler):
     signal.signal(signal.SIGINT, handler)
     assert not interrupts.install()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_host_installs_it_before_it_starts_anything_and_restores_it_once(monkeypatch):
+    monkeypatch.setattr(Mesh, "start", lambda *_: interrupt_a_turn())
+    host = Host(workers=1)
+    host.mesh("test")
+    try:
+        host.start()
+    except KeyboardInterrupt:
+        pytest.fail("it raises in the middle of a turn")
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.raise_if_interrupted()
+    host.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    host.close()
 
 
 def test_only_the_main_thread_installs():

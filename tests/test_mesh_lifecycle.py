@@ -305,7 +305,7 @@ child = os.fork()
 if child == 0:
     refused = 0
     for use in (call.submit, me.send(b"x").submit, mesh.channel("work").send(b"x").submit, mesh.nodes,
-                lambda: pending.result(1.0), host.close, lambda: host.mesh("other")):
+                lambda: pending.result(1.0), host.close, host.close, lambda: host.mesh("other")):
         try:
             use()
         except InvalidOperation as error:
@@ -330,5 +330,5 @@ print("closed", flush=True)
 def test_a_forked_child_is_refused_everywhere_may_start_anew_and_ends_by_itself():
     with child(FORK) as parent:
         told, _ = parent.communicate(timeout=60)
-    assert told.splitlines() == ["child refused 7", "parent 0 b'x' b'hang'", "closed"], told
+    assert told.splitlines() == ["child refused 8", "parent 0 b'x' b'hang'", "closed"], told
     assert parent.returncode == 0
