@@ -107,7 +107,7 @@ def two_who_close_an_empty_host(s: Scenario) -> None:
 def test_two_who_close_an_empty_host() -> None:
     run_random(two_who_close_an_empty_host)
     run_exhaustive(two_who_close_an_empty_host, preemptions=2, switches=1)
-    run_lines(two_who_close_an_empty_host, HOST)
+    run_lines(two_who_close_an_empty_host, HOST, 50)
 
 
 def two_who_start(s: Scenario) -> None:
@@ -134,7 +134,7 @@ def two_who_start(s: Scenario) -> None:
 
 
 def test_two_who_start() -> None:
-    run_lines(two_who_start, HOST, 50)
+    run_lines(two_who_start, HOST, 40)
 
 
 def two_who_close(s: Scenario) -> None:
