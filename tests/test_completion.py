@@ -261,7 +261,7 @@ def test_a_callback_runs_in_a_new_turn_never_on_the_completing_stack(completion,
     before.wait()
     completion.add_done_callback(after)
     after.wait()
-    (worker,) = pool._threads
+    (worker,) = pool.threads
     assert before.threads == after.threads == [worker]
 
 
@@ -425,7 +425,7 @@ def test_an_outcome_that_comes_between_the_look_and_the_check(pool):
 
 def test_a_waker_is_called_once_or_not_at_all(completion):
     woken: list[str] = []
-    kept, dropped = (lambda: woken.append("kept")), (lambda: woken.append("dropped"))
+    kept, dropped = (lambda _: woken.append("kept")), (lambda _: woken.append("dropped"))
     assert completion.add_waker(kept)
     assert completion.add_waker(dropped)
     completion.remove_waker(dropped)

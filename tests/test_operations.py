@@ -146,7 +146,7 @@ def test_a_slot_is_held_until_the_callbacks_have_returned(desk):
 def test_who_waited_finds_the_slot_free_again(desk):
     operation = desk.start()
     seen: list[int] = []
-    operation.add_waker(lambda: seen.append(desk.slots.taken()))
+    operation.add_waker(lambda _: seen.append(desk.slots.taken()))
     desk.operations.reply(operation.reply_route, b"answer")
     assert seen == [0]
 

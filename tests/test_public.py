@@ -53,6 +53,8 @@ SURFACE: dict[str, set[str]] = {
         "Driver",
         "Runnable",
         "StandBy",
+        "Suspension",
+        "Waker",
         "WorkerPool",
         "default_pool",
         "default_standby",

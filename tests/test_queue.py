@@ -180,8 +180,8 @@ def test_ten_thousand_owners_have_no_more_threads_than_ten(pool):
         assert threading.active_count() <= before
         return ran
 
-    assert threads(10) | threads(10_000) <= set(pool._threads)
-    assert len(pool._threads) == 2
+    assert threads(10) | threads(10_000) <= set(pool.threads)
+    assert len(pool.threads) == 2
 
 
 def test_first_in_first_out_for_each_submitter_and_one_turn_at_a_time(pool):

@@ -55,7 +55,7 @@ class Watched:
         operation = self.table.new(timeout, PEER, bytes.decode if is_request else None)
         route = operation.reply_route
         self.ends[route] = []
-        operation.add_waker(lambda: self.ends[route].append("ended"))
+        operation.add_waker(lambda _: self.ends[route].append("ended"))
         record = route.to_bytes(8)
         try:
             self.table.submit(operation, lambda started: self.table.send(self.alias, record, is_request, started))

@@ -376,7 +376,7 @@ def who_is_woken_finds_the_slot_free(s: Scenario) -> None:
     def ask() -> None:
         operation = watched.request()
         assert operation is not None
-        if operation.add_waker(lambda: s.expect(watched.slots.taken() == 0, "the slot is free")):
+        if operation.add_waker(lambda _: s.expect(watched.slots.taken() == 0, "the slot is free")):
             s.expect(operation.result() == "reply", "answered")
 
     s.thread("asker", ask)

@@ -29,7 +29,7 @@ from zlink_nogil.execution._lane import Lane
 from zlink_nogil.execution._submitted import SubmittedTurn
 from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.turn import Turn, TurnState
-from zlink_nogil.scheduler import Completion, WorkerPool, default_pool
+from zlink_nogil.scheduler import Completion, Suspension, WorkerPool, default_pool
 
 __all__ = ["SerialExecutionQueue"]
 
@@ -68,6 +68,7 @@ class SerialExecutionQueue:
         "_expired",
         "_gate",
         "_held",
+        "_home",
         "_lifecycle",
         "_now",
         "_pool",
@@ -84,6 +85,7 @@ class SerialExecutionQueue:
         self.policy = policy = policy or ExecutionLanePolicy()
         self.name = name
         self._pool = pool or default_pool()
+        self._home = self._pool.assign_home() if self._pool.thread_per_core else None
         self._gate = _sync.Lock()
         self._now = _sync.monotonic
         self._budget = policy.owner_time_budget_ms / 1000
@@ -125,7 +127,7 @@ class SerialExecutionQueue:
     def _submit(
         self, work: Callable[[], Any], payload_bytes: int, lane: Lane, line: deque[Turn] | None = None
     ) -> Completion[Any]:
-        self._pool.check_fork()
+        self._pool.start()  # what fails, fails before anything is accepted
         turn = SubmittedTurn(work, payload_bytes)
         turn.completion = Completion(self._pool, functools.partial(self._cancel, turn), self.throw_if_current)
         refused = self._admit((turn,), lane, lane.waiting if line is None else line)
@@ -163,7 +165,7 @@ class SerialExecutionQueue:
 
     def _schedule(self) -> None:
         """Called having moved to SCHEDULED, outside the gate."""
-        if not self._pool.submit(self):
+        if not self._pool.submit(self, self._home):
             self._expire()  # the pool is closed: what has not begun never will
             self._pool.run_late(self._run_out)
 
@@ -331,7 +333,7 @@ class SerialExecutionQueue:
 
     # -- suspending and resuming ------------------------------------------------------------------------------------
 
-    def _suspend(self, turn: Turn, awaited: Completion[Any]) -> None:
+    def _suspend(self, turn: Turn, awaited: Suspension) -> None:
         """The turn is kept: nothing else of this queue runs until the outcome, or an interruption, is there."""
         with self._gate:
             turn.move(TurnState.SUSPENDED)
@@ -342,12 +344,12 @@ class SerialExecutionQueue:
             if turn.interruption is not None:
                 self._notify(turn, turn.interruption)
                 return
-        waker = functools.partial(self._resume, turn, awaited)
+        waker = functools.partial(self._resume, turn)
         turn.waker = (awaited, waker)
         if not awaited.add_waker(waker):
-            waker()
+            waker(awaited)
 
-    def _resume(self, turn: Turn, awaited: Completion[Any]) -> None:
+    def _resume(self, turn: Turn, awaited: Suspension) -> None:
         """What `turn` awaited is there. A waker that comes after an interruption finds something else awaited."""
         with self._gate:
             if turn.awaiting is not awaited:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import contextvars
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Suspension, Waker
 
 if TYPE_CHECKING:
     from zlink_nogil.execution._lane import Lane
@@ -94,9 +94,9 @@ class Turn(ABC):
         self.payload_bytes = payload_bytes
         self.cost = 0
         self.state = TurnState.QUEUED
-        self.awaiting: Completion[Any] | None = None
+        self.awaiting: Suspension | None = None
         self.interruption: BaseException | None = None
-        self.waker: tuple[Completion[Any], Callable[[], None]] | None = None
+        self.waker: tuple[Suspension, Waker] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._context = context or contextvars.Context()
 
@@ -118,8 +118,8 @@ class Turn(ABC):
             raise InvalidOperation(f"a turn cannot go from {self.state.name} to {state.name}")
         self.state = state
 
-    def advance(self, interruption: BaseException | None) -> Completion[Any] | None:
-        """Run up to the next wait. Returns the completion to wait for, or None when the work is over."""
+    def advance(self, interruption: BaseException | None) -> Suspension | None:
+        """Run up to the next wait. Returns what to wait for, or None when the work is over."""
         if interruption is not None:
             self._forget_waker()
         previous, _on.turn = _on.turn, self
@@ -153,7 +153,7 @@ class Turn(ABC):
         self._coroutine = None
         self.queue.note_finished(self)
 
-    def _step(self, interruption: BaseException | None) -> tuple[Completion[Any] | None, Any]:
+    def _step(self, interruption: BaseException | None) -> tuple[Suspension | None, Any]:
         coroutine = self._coroutine
         if coroutine is None:
             value = self.begin()
@@ -165,10 +165,10 @@ class Turn(ABC):
         try:
             while True:
                 awaited = coroutine.send(None) if interruption is None else coroutine.throw(interruption)
-                if isinstance(awaited, Completion):
+                if isinstance(awaited, Suspension):
                     return awaited, None
                 interruption = InvalidOperation(
-                    f"a handler can await completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
+                    f"a handler can await tasks, completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
                     "for asyncio use Completion.as_future() on the asyncio side"
                 )
         except StopIteration as end:

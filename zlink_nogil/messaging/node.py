@@ -86,7 +86,7 @@ class Node:
         self._completion_out = OutSocket(self._context, replies_lane, node_id.encode(), most, self._completion_wakeup.set)
         permits = resources.permits
         self.operations = Operations(lane, data_out, resources.slots, resources.pool, self._wakeup.set)
-        self.owners = Owners(resources.pool, resources.policy, permits.most)
+        self.owners = Owners(resources.pool, resources.policy, permits.most + 1)  # all that may wait, and the one that runs
         self.inbox = Inbox(generation, handlers, self.owners, permits, most)
         self.replies = Replies(self._completion_out)
         self.topology = Topology(self.me, self.operations, self._completion_out)

@@ -3,7 +3,18 @@
 from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.driver import Driver
 from zlink_nogil.scheduler.pool import WorkerPool, default_pool
-from zlink_nogil.scheduler.ready import Runnable
 from zlink_nogil.scheduler.standby import StandBy, default_standby
+from zlink_nogil.scheduler.suspension import Suspension, Waker
+from zlink_nogil.scheduler.worker import Runnable
 
-__all__ = ["Completion", "Driver", "Runnable", "StandBy", "WorkerPool", "default_pool", "default_standby"]
+__all__ = [
+    "Completion",
+    "Driver",
+    "Runnable",
+    "StandBy",
+    "Suspension",
+    "Waker",
+    "WorkerPool",
+    "default_pool",
+    "default_standby",
+]

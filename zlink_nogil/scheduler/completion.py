@@ -6,7 +6,7 @@ Guarantees
     exception instance. A `result` that times out leaves the operation alone.
 
 Assumes
-    A waker (`add_waker`) is short and takes no lock but leaves: it runs on the completing stack, outside `_lock`.
+    A waker runs on the completing stack, outside `_lock`.
 
 Ownership
     every field below is written under `_lock`; `_state` may be read without it (it is written last, and only once)
@@ -19,33 +19,33 @@ import contextvars
 import copy
 import logging
 from collections.abc import Callable, Generator
-from enum import Enum
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, DeadlineExceeded
 from zlink_nogil.scheduler import interrupts
+from zlink_nogil.scheduler.hand_over import HandOver
 from zlink_nogil.scheduler.pool import WorkerPool, default_pool
+from zlink_nogil.scheduler.suspension import Suspension, Waker
 
 __all__ = ["Completion"]
 
 _log = logging.getLogger("zlink_nogil.scheduler")
 
 
-class _State(Enum):
-    PENDING = "pending"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
+# Small integers: an enum's members are objects that all threads would count references on (design 1.4).
+PENDING: Final = 0
+SUCCEEDED: Final = 1
+FAILED: Final = 2
+CANCELLED: Final = 3
+_NAMES: Final = ("pending", "succeeded", "failed", "cancelled")
 # The lifecycle is one step: PENDING to one of the other three.
 
 type _Callback[T] = tuple[contextvars.Context, Callable[[Completion[T]], object]]
 
 
-class Completion[T]:
-    """Waited for with `result`, `exception`, `await` (inside a runtime handler), or `add_done_callback`.
+class Completion[T](Suspension):
+    """Waited for with `result`, `exception`, `await` (inside a task or a handler), or `add_done_callback`.
 
     All members are thread-safe. The owner of the operation makes it and calls `succeed` or `fail`; what the owner passes:
     `pool` runs callbacks (default: the process's pool), `canceller()` asks the owner to cancel and tells whether it will,
@@ -71,24 +71,23 @@ class Completion[T]:
         before_wait: Callable[[], None] | None = None,
     ) -> None:
         self._lock = _sync.Lock()
-        self._state = _State.PENDING
-        self._value: Any = None
-        self._wakers: list[Callable[[], None]] = []
-        self._callbacks: list[_Callback[T]] = []
-        self._pool = pool
+        self._state = PENDING
+        self._wakers: list[Waker] | None = None
+        self._callbacks: list[_Callback[T]] | None = None
+        self._pool = pool or default_pool()
         self._canceller = canceller
         self._before_wait = before_wait
 
     def __repr__(self) -> str:
-        return f"<Completion {self._state.value}>"
+        return f"<Completion {_NAMES[self._state]}>"
 
     # -- for whoever waits ------------------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        return self._state is not _State.PENDING
+        return self._state != PENDING
 
     def cancelled(self) -> bool:
-        return self._state is _State.CANCELLED
+        return self._state == CANCELLED
 
     def result(self, timeout: float | None = None) -> T:
         """Block until the outcome is there; return it or raise it.
@@ -107,7 +106,7 @@ class Completion[T]:
 
     def cancel(self) -> bool:
         """Ask for cancellation; True if the operation will end as cancelled or decide so itself, False if it is too late."""
-        self._check_fork()
+        self._pool.check_fork()
         with self._lock:
             if self.done():
                 return False
@@ -119,10 +118,12 @@ class Completion[T]:
 
         What it raises is logged.
         """
-        self._check_fork()
+        self._pool.check_fork()
         entry = (contextvars.copy_context(), callback)
         with self._lock:
             if not self.done():
+                if self._callbacks is None:
+                    self._callbacks = []
                 self._callbacks.append(entry)
                 return
         self._dispatch([entry])
@@ -167,62 +168,63 @@ class Completion[T]:
 
     def _resolve(self) -> tuple[T | None, BaseException | None]:
         """(value, None) or (None, error) once done; a subclass may still have to decode the value."""
-        if self._state is _State.SUCCEEDED:
+        if self._state == SUCCEEDED:
             return self._value, None
-        if self._state is _State.CANCELLED:
+        if self._state == CANCELLED:
             return None, Cancelled()
         return None, _fresh(self._value)
 
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        self._check_fork()
+        self._pool.check_fork()
         before_wait = self._before_wait  # read once: the outcome takes it away
         if before_wait is not None:
             before_wait()
         parker = _sync.Parker()
-        if not self.add_waker(parker.unpark):
+
+        def wake(_: Suspension) -> None:
+            parker.unpark()
+
+        if not self.add_waker(wake):
             return
         try:
-            interrupts.park(parker, timeout)
+            with HandOver():
+                interrupts.park(parker, timeout)
         finally:
             if not self.done():
-                self.remove_waker(parker.unpark)
+                self.remove_waker(wake)
         if not self.done():
             raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
-
-    def _check_fork(self) -> None:
-        if self._pool is not None:
-            self._pool.check_fork()
 
     # -- for the operation's owner and the runtime ------------------------------------------------------------------
 
     def succeed(self, value: T) -> bool:
         """End as succeeded; False if it had ended already."""
-        return self._finish(_State.SUCCEEDED, value)
+        return self._finish(SUCCEEDED, value)
 
     def fail(self, error: BaseException) -> bool:
         """End as failed, or as cancelled when `error` is `Cancelled`; False if it had ended already."""
         if isinstance(error, Cancelled):
             return self.abandon()
-        return self._finish(_State.FAILED, error)
+        return self._finish(FAILED, error)
 
     def abandon(self) -> bool:
         """End as cancelled; False if it had ended already."""
-        return self._finish(_State.CANCELLED, None)
+        return self._finish(CANCELLED, None)
 
-    def add_waker(self, waker: Callable[[], None]) -> bool:
-        """Call `waker()` once, on the completing stack; False (and no call) if the outcome is there already."""
+    def add_waker(self, waker: Waker) -> bool:
         with self._lock:
             if self.done():
                 return False
+            if self._wakers is None:
+                self._wakers = []
             self._wakers.append(waker)
             return True
 
-    def remove_waker(self, waker: Callable[[], None]) -> None:
-        """Forget a waker that was not called yet; harmless otherwise."""
+    def remove_waker(self, waker: Waker) -> None:
         with self._lock:
-            if waker in self._wakers:
+            if self._wakers and waker in self._wakers:
                 self._wakers.remove(waker)
 
     def settled(self) -> None:
@@ -231,28 +233,28 @@ class Completion[T]:
         Without callbacks it is called under the completion's lock: it may take a leaf lock, and nothing else.
         """
 
-    def _finish(self, state: _State, value: Any) -> bool:
+    def _finish(self, state: int, value: Any) -> bool:
         with self._lock:
             if self.done():
                 return False
-            self._value = value
+            self._value: Any = value
             if not self._callbacks:
                 self.settled()  # before anybody can see the end: who waited finds what the operation held free again
             self._state = state
-            wakers, self._wakers = self._wakers, []
-            callbacks, self._callbacks = self._callbacks, []
+            wakers, self._wakers = self._wakers, None
+            callbacks, self._callbacks = self._callbacks, None
             self._canceller = self._before_wait = None  # they hold the owner; nobody needs them any more
-        for waker in wakers:
-            waker()
+        if wakers:
+            for waker in wakers:
+                waker(self)
         if callbacks:
             self._dispatch(callbacks, then=self.settled)
         return True
 
     def _dispatch(self, callbacks: list[_Callback[T]], then: Callable[[], None] | None = None) -> None:
         turn = _CallbackTurn(self, callbacks, then)
-        pool = self._pool or default_pool()
-        if not pool.submit(turn):
-            pool.run_late(turn.run_slice)
+        if not self._pool.submit(turn):
+            self._pool.run_late(turn.run_slice)
 
 
 class _CallbackTurn[T]:

@@ -1,58 +1,89 @@
-"""`WorkerPool`: a few OS threads that run whatever is ready (seed 001; design 2.1).
+"""`WorkerPool`: a few OS threads that run whatever is ready (seed 001; design 2).
 
 Guarantees
     Every runnable that `submit` accepted gets its slice, also when the pool is closing. A worker survives what a slice
-    raises. `close` joins every worker; a second close is harmless. A pool inherited through `os.fork` refuses work.
-    An async generator that was dropped half-way is closed by a worker, after its present slice or at `close`.
+    raises. A runnable runs on one thread at a time, and a place's thread runs one runnable at a time; one that blocks
+    hands its place over (`hand_over.py`). Timers and the injector are looked at every `ROUND` items, every `LOOK`
+    seconds, and before sleeping. An async generator that was dropped half-way is closed by a worker. A pool inherited
+    through `os.fork` refuses work.
+
+Order of closing
+    refuse new work; run what was accepted, tasks that sleep included; at the deadline cancel the tasks that are left and
+    the blocking calls that have not begun; workers leave when nothing is left; join every thread; let the watch go.
+    Again: harmless.
 
 Assumes
     A runnable is in the pool at most once at a time (it keeps that flag itself).
 
 Ownership
-    `_ready`    the shared set (`ready.py`)
-    `_threads`  written under `_lock`, once, by the first submit; read-only afterwards
-    `_closed`   under `_lock`
-    `_orphans`  async generators nobody finished, appended by finalizers (no lock may be taken there), taken by workers
+    `_filled`, `closing`, `_next_home`, `_watch`   written under `_lock`
+    `ready`, `places`, `_threads`, `blocking`, `tasks`   thread-safe objects of their own
 """
 
 from __future__ import annotations
 
 import atexit
-import contextvars
 import logging
-import os
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded, InvalidOperation
-from zlink_nogil.scheduler.ready import ReadySet, Runnable
+from zlink_nogil.scheduler import interrupts
+from zlink_nogil.scheduler._orphans import Orphan
+from zlink_nogil.scheduler.blocking import BlockingCalls
+from zlink_nogil.scheduler.hand_over import Places
+from zlink_nogil.scheduler.ready import ROUND, ReadySet
+from zlink_nogil.scheduler.settings import cpus_to_pin, default_workers, pinned_to, thread_per_core_asked
+from zlink_nogil.scheduler.statistics import Statistics, describe, take_statistics
+from zlink_nogil.scheduler.task_table import TaskTable
+from zlink_nogil.scheduler.threads import ThreadCache
+from zlink_nogil.scheduler.watch import Watch
+from zlink_nogil.scheduler.worker import Runnable, Worker, here
 from zlink_nogil.state import StateLane
 
+if TYPE_CHECKING:
+    from zlink_nogil.scheduler.completion import Completion
+
 __all__ = ["WorkerPool", "default_pool"]
+
+LOOK: Final = 0.005
+"""Seconds of running between two looks at the timers and the injector (items may be long)."""
+
+GRACE: Final = 1.0
+"""Seconds cancelled tasks have to unwind when the time given to `close` is over."""
 
 _log = logging.getLogger("zlink_nogil.scheduler")
 
 
 class WorkerPool:
-    """`workers` OS threads (default: the CPUs this process may use), started by the first `submit`. Thread-safe.
+    """`workers` places (default: `ZLINK_WORKERS`, else the CPUs this process may use), filled by the first `submit`.
 
-    A context manager; leaving it closes the pool.
+    `thread_per_core` (default: `ZLINK_THREAD_PER_CORE=1`) keeps each runnable at one place and each place on one CPU; then
+    nothing is stolen. Thread-safe. A context manager; leaving it closes the pool.
     """
 
-    def __init__(self, workers: int | None = None, name: str = "zlink") -> None:
-        if workers is not None and workers < 1:
+    def __init__(self, workers: int | None = None, name: str = "zlink", *, thread_per_core: bool | None = None) -> None:
+        if workers is None:
+            workers = default_workers()
+        if workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
-        self.workers = workers or os.process_cpu_count() or 1
+        self.workers = workers
         self.name = name
+        self.thread_per_core = thread_per_core_asked() if thread_per_core is None else thread_per_core
+        cpus = cpus_to_pin(workers) if self.thread_per_core else [None] * workers
         self._lock = _sync.Lock()
-        self._ready = ReadySet()
-        self._threads: tuple[_sync.Thread, ...] = ()
-        self._closed = False
-        self._orphans: deque[AsyncGenerator[Any, Any]] = deque()
+        self._filled = 0  # places that have been given a thread
+        self.closing = False
+        self._next_home = 0
         self._fork = _sync.ForkGuard()
+        self.tasks = TaskTable()
+        self.ready = ReadySet(tuple(Worker(self, index, cpu=cpu) for index, cpu in enumerate(cpus)), self.tasks.any)
+        self._threads = ThreadCache(self, self._begin_thread)
+        self.places = Places(self._threads, self._sit)
+        self.blocking = BlockingCalls(self._threads)
+        self._watch: Watch | None = None
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -60,12 +91,42 @@ class WorkerPool:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def submit(self, runnable: Runnable) -> bool:
-        """Give `runnable` to the workers; False if the pool is closed. `InvalidOperation` in a forked child."""
-        self.check_fork()
-        if not self._threads:
-            self._start()
-        return self._ready.add(runnable)
+    # -- giving work ------------------------------------------------------------------------------------------------
+
+    def submit(self, runnable: Runnable, home: Worker | None = None) -> bool:
+        """Give `runnable` to the workers, or to the one at `home`; False if the pool is closed.
+
+        `InvalidOperation` in a forked child. Raises what starting the threads raises, having accepted nothing.
+        """
+        self.start()
+        if home is None and self.thread_per_core:
+            home = self.assign_home()
+        worker = here.worker
+        if worker is not None and worker.pool is self and not self.closing:
+            return self.ready.put(runnable, worker, home)
+        return self.ready.add(runnable, home)
+
+    def task_over(self) -> None:
+        """By a task that has left the table of a closing pool: the workers may leave with the last one."""
+        if not self.tasks.any():
+            self.ready.close()
+
+    def resume(self, runnable: Runnable, home: Worker | None = None) -> None:
+        """As `submit`, for something accepted earlier that is ready again: taken by a closing pool, too."""
+        worker = here.worker
+        if worker is not None and worker.pool is not self:
+            worker = None
+        if not self.ready.put(runnable, worker, home):
+            self.run_late(runnable.run_slice)
+
+    def assign_home(self) -> Worker | None:
+        """Where something new stays with `thread_per_core`: where its maker runs, else at the next place in turn."""
+        worker = here.worker
+        if worker is not None and worker.pool is self and not worker.guest:
+            return worker
+        with self._lock:
+            self._next_home = (self._next_home + 1) % self.workers
+            return self.ready.workers[self._next_home]
 
     def run_late(self, work: Callable[[], object]) -> None:
         """For what a closed pool did not take: run it here, where nobody else is left; but never on a state lane."""
@@ -74,32 +135,33 @@ class WorkerPool:
         else:
             _sync.Thread(target=work, name=f"{self.name}-late", daemon=True).start()
 
-    def close(self, timeout: float | None = None) -> None:
-        """Accept nothing new, run what was accepted, join the workers.
-
-        `DeadlineExceeded` when workers are still busy after `timeout` seconds (they end by themselves afterwards);
-        `InvalidOperation` on one of the pool's own workers.
-        """
-        self.check_fork()
-        if self.is_worker():
-            raise InvalidOperation(f"pool {self.name!r} cannot be closed by one of its own workers")
-        with self._lock:  # not before a first submit has started its threads
-            self._closed = True
-            self._ready.close()
-        deadline = None if timeout is None else _sync.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - _sync.monotonic()))
-        busy = [thread.name for thread in self._threads if thread.is_alive()]
-        if busy:
-            raise DeadlineExceeded(f"workers still busy after {timeout} s: {', '.join(busy)}")
+    # -- asking -----------------------------------------------------------------------------------------------------
 
     def is_worker(self) -> bool:
-        """Is the calling thread one of the pool's workers?"""
-        return _sync.current_thread() in self._threads
+        """Does the calling thread run the pool's work: is it one of its own, or a guest?"""
+        return here.pool is self
+
+    @property
+    def threads(self) -> list[_sync.Thread]:
+        """The threads that have been started and not been forgotten yet."""
+        return self._threads.all()
 
     def counts(self) -> tuple[int, int]:
         """(ready runnables, idle workers) at one moment."""
-        return self._ready.counts()
+        injected, queued, idle, _ = self.ready.counts()
+        return injected + queued, idle
+
+    def thread_counts(self) -> tuple[int, int]:
+        """(threads, those that have nothing to do)."""
+        return self._threads.counts()
+
+    def statistics(self) -> Statistics:
+        """A frozen snapshot."""
+        return take_statistics(self)
+
+    def describe(self) -> str:
+        """What every worker is doing, for people."""
+        return describe(self)
 
     def inherited(self) -> bool:
         """Was the pool made before a fork, by the parent of this process?"""
@@ -107,59 +169,129 @@ class WorkerPool:
 
     def check_fork(self) -> None:
         """`InvalidOperation` in a process that inherited the pool through a fork (decision 16)."""
-        if self.inherited():
+        if self._fork.inherited():
             raise InvalidOperation(f"pool {self.name!r} was started before a fork and cannot be used in the child")
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._threads or self._closed:
-                return
-            threads = tuple(
-                _sync.Thread(target=self._work, name=f"{self.name}-worker-{index}", daemon=True)
-                for index in range(self.workers)
-            )
-            for thread in threads:
-                thread.start()
-            self._threads = threads
+    # -- opening and closing ----------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        sys.set_asyncgen_hooks(finalizer=self._orphans.append)
-        ready = self._ready
-        parker = _sync.Parker()
-        while (runnable := ready.take(parker)) is not None:
+    def start(self) -> None:
+        """Find a thread for every place that has none yet; nothing on a closed pool.
+
+        Raises what starting a thread raises; those that could be filled are.
+        """
+        if self._filled == self.workers and not self._fork.inherited():
+            return
+        self.check_fork()
+        with self._lock:
+            if self.closing:
+                return
+            for worker in self.ready.workers[self._filled : self.workers]:
+                self.places.fill(worker)
+                worker.filled = True
+                self._filled += 1
+            first = self._watch is None
+            watch = self._watch = self._watch or Watch(self)
+        if first:
+            watch.begin()  # without the lock: it may wait for the stand-by, which may wait for the lock
+
+    def close(self, timeout: float | None = None) -> None:
+        """Accept nothing new, finish what was accepted within `timeout` seconds (None: however long), join the threads.
+
+        What is left then is cancelled. `DeadlineExceeded` naming the threads that are still busy after that (they end by
+        themselves afterwards); `InvalidOperation` on one of the pool's own workers.
+        """
+        self.check_fork()
+        if self.is_worker():
+            raise InvalidOperation(f"pool {self.name!r} cannot be closed by one of its own workers")
+        deadline = None if timeout is None else _sync.monotonic() + timeout
+        with self._lock:  # not before a first submit has started its threads
+            self.closing = True
+            self.tasks.note_closing()
+            self.ready.close()
+            self.blocking.close()
+            self._threads.close()
+        busy = self._threads.join(deadline)
+        if busy and (self.tasks.cancel_all() or self.blocking.cancel_all()):
+            busy = self._threads.join(_sync.monotonic() + GRACE)
+        if busy:
+            raise DeadlineExceeded(f"workers still busy after {timeout} s: {', '.join(busy)}")
+        with self._lock:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.end()
+
+    # -- the threads ------------------------------------------------------------------------------------------------
+
+    def _begin_thread(self) -> None:
+        sys.set_asyncgen_hooks(finalizer=self._adopt)
+
+    def _adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.ready.defer(Orphan(generator))
+
+    def _sit(self, worker: Worker) -> None:
+        with pinned_to(worker.cpu):
+            self._work(worker, None)
+
+    def be_guest(self, until: Completion[Any]) -> None:
+        """Work here, on a thread that is not the pool's, until `until` is done."""
+        worker = Worker(self, len(self.ready.workers), guest=True)
+        hooks = sys.get_asyncgen_hooks()
+        worker.carrier, here.pool, here.worker = _sync.current_thread(), self, worker
+        self.ready.join(worker)
+        try:
+            self._begin_thread()
+            until.add_waker(lambda _: worker.parker.unpark())
+            self._work(worker, until)
+        finally:
+            self.ready.leave(worker)
+            here.pool = here.worker = None
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _work(self, worker: Worker, until: Completion[Any] | None) -> None:
+        """Run what is ready, on the thread that sits at `worker`, until the place is handed over or left."""
+        me = worker.carrier
+        ready, now = self.ready, _sync.monotonic
+        local, pinned = worker.local, worker.pinned
+        runnable: Runnable | None
+        while True:
+            runnable = None  # who sleeps holds nothing
+            if local and not pinned and not worker.new_round and until is None:
+                # The short way: nothing here is shared, and what is shared costs every worker each time (design 1.4).
+                try:
+                    runnable = local.popleft()
+                except IndexError:  # a thief was faster
+                    continue
+                worker.source = local
+            elif (runnable := ready.take(worker, until)) is None:
+                return
+            else:
+                worker.since = now()  # it may have slept
+            worker.running = runnable
             try:
                 again = runnable.run_slice()
             except BaseException:  # a runnable breaks its promise: the worker must live
                 _log.critical("a runnable raised: %r", runnable, exc_info=True)
                 again = False
+            if worker.carrier is not me:
+                self._finish_without_place(runnable, again, worker)
+                return
+            worker.running = None
+            worker.items += 1
             if again:
-                ready.put_back(runnable)
-            self._finish_orphans()
-        self._finish_orphans()
+                ready.put_back(runnable, worker)
+            worker.since = moment = now()
+            if moment >= worker.look_at or worker.items >= worker.round_ends:
+                worker.look_at, worker.round_ends = moment + LOOK, worker.items + ROUND
+                worker.new_round = True  # it begins with the injector
+                ready.look_round(worker)
+            if until is not None:
+                interrupts.raise_if_interrupted()
 
-    def _finish_orphans(self) -> None:
-        while self._orphans:
-            contextvars.Context().run(self._finish_orphan)
-
-    def _finish_orphan(self) -> None:
-        """Run the `finally` blocks of an async generator that was dropped half-way, up to its first wait."""
-        try:
-            orphan = self._orphans.popleft()
-        except IndexError:
-            return  # another worker was faster
-        closing = orphan.aclose()
-        try:
-            closing.send(None)
-        except StopIteration:
-            return
-        except BaseException:  # user code
-            _log.exception("closing a dropped async generator failed: %r", orphan)
-            return
-        _log.error("a dropped async generator waits in its clean-up and is given up: %r", orphan)
-        try:
-            closing.close()
-        except BaseException:  # user code
-            _log.exception("a dropped async generator goes on waiting: %r", orphan)
+    def _finish_without_place(self, runnable: Runnable, again: bool, place: Worker) -> None:
+        """The slice handed the place over: if it wants another one it goes where everybody finds it."""
+        home = place if self.thread_per_core else None
+        while again and not self.ready.put(runnable, None, home):
+            again = runnable.run_slice()  # the workers have left
 
 
 _default_lock = _sync.Lock()
@@ -169,7 +301,9 @@ _default: WorkerPool | None = None
 def default_pool() -> WorkerPool:
     """The process's pool, made on first use (a new one in a forked child) and closed at interpreter exit."""
     global _default, _default_lock
-    if _default is not None and _default.inherited():
+    if _default is not None:
+        if not _default.inherited():
+            return _default
         _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
     with _default_lock:
         if _default is None:
@@ -179,8 +313,10 @@ def default_pool() -> WorkerPool:
 
 
 def _close_at_exit(pool: WorkerPool) -> None:
+    """What is ready still runs; what sleeps is cancelled."""
     if pool.inherited():
         return
+    pool.tasks.cancel_all()
     try:
         pool.close(timeout=5.0)
     except DeadlineExceeded as error:

@@ -1,84 +1,356 @@
-"""The set of runnables that are ready, and the workers that sleep for lack of one.
+"""The ready set: where runnables wait, who gives them out, who sleeps for lack of one (design 2.2; seed 001 section 2-4).
 
 Guarantees
-    First in, first out. Nobody sleeps while something is ready: looking and announcing oneself idle are one critical
-    section, and so are adding and picking the sleeper to wake. Each add wakes at most one sleeper.
-    After `close` what is ready is still given out; `take` returns None only when nothing is left.
+    Nothing is lost or given out twice. No worker sleeps while something it may take is ready: who gives wakes at most one
+    sleeper, unless somebody is searching already; a searcher that finds work wakes the next sleeper if there is more.
+    Oldest first, for the owner of a queue and for thieves. A worker whose own queue never gets empty looks at the injector
+    every `ROUND` items. After `close` everything accepted is still given out, and workers leave when nothing is left.
+    Timers keep firing while anybody sleeps: the longest sleeper keeps the time.
+
+Why no wake-up is lost
+    A worker announces itself (`asleep`, `_idle`, under `_lock`), then looks once more, then sleeps. Who gives, appends
+    and then looks for sleepers. Outside threads do both under `_lock`. A worker appends to its own deque without it: the
+    look of the other one goes through the same deque's internal lock (`_seen`), so either the append came first and is
+    seen, or it came later and then so did the look for sleepers, after the announcement.
 
 Ownership
-    every field is read and written under `_lock`; a parker in `_idle` belongs to a worker that sleeps or is about to
+    `_injector`, `_idle`, `_searching`, `_closed`, `staying`, `Worker.asleep`, `Worker.left`  under `_lock`
+    `Worker.local`   appended by the thread at that place; taken by anybody, one atomic operation at a time
+    `Worker.pinned`  appended under `_lock`, or by the thread at that place
+    `workers`        replaced under `_lock`, never changed
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from zlink_nogil import _sync
+from zlink_nogil.scheduler import interrupts
+from zlink_nogil.scheduler.timers import Timers
+from zlink_nogil.scheduler.worker import Runnable, Worker
 
-__all__ = ["ReadySet", "Runnable"]
+__all__ = ["ReadySet"]
+
+ROUND: Final = 32
+"""Items a worker runs between two looks at the injector and the timers."""
+
+BATCH: Final = 32
+"""The most that is taken from the injector, or stolen, at a time."""
+
+SPINS: Final = 30
+"""How often the only searcher looks before it lies down (about 30 us): waking it again costs both sides more."""
 
 
-class Runnable(Protocol):
-    """Something a worker runs a slice of. It keeps itself from being in the ready set twice."""
+class _Ends(Protocol):
+    def done(self) -> bool: ...
 
-    def run_slice(self) -> bool:
-        """Run one slice now, on the calling worker; True to be put at the back of the ready set. Must not raise."""
-        ...
+
+def _seen(queue: deque[Runnable]) -> bool:
+    """Is anything in it? Takes the deque's own lock: an append that came before is seen, on any memory model."""
+    queue.rotate(0)
+    return bool(queue)
 
 
 class ReadySet:
-    """Thread-safe."""
+    """`unfinished()`: will something accepted still become ready (asked under the lock; takes none)? Thread-safe."""
 
-    __slots__ = ("_closed", "_idle", "_lock", "_ready")
+    __slots__ = (
+        "_closed",
+        "_idle",
+        "_injector",
+        "_lock",
+        "_searching",
+        "_unfinished",
+        "deferred",
+        "staying",
+        "stirred",
+        "timers",
+        "workers",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, workers: tuple[Worker, ...], unfinished: Callable[[], bool]) -> None:
         self._lock = _sync.Lock()
-        self._ready: deque[Runnable] = deque()
-        self._idle: deque[_sync.Parker] = deque()
+        self._injector: deque[Runnable] = deque()
+        self._idle: list[Worker] = []
+        self._searching = 0
         self._closed = False
+        self._unfinished = unfinished
+        self.deferred: deque[Runnable] = deque()
+        self.workers = workers
+        self.staying = len(workers)
+        self.stirred: Callable[[], None] | None = None
+        self.timers = Timers(self._earlier)
 
-    def add(self, runnable: Runnable) -> bool:
-        """Put `runnable` at the back and wake one sleeper, if any; False (nothing done) after `close`."""
-        with self._lock:
-            if self._closed:
-                return False
-            sleeper = self._put(runnable)
-        if sleeper is not None:
-            sleeper.unpark()
+    # -- giving -----------------------------------------------------------------------------------------------------
+
+    def add(self, runnable: Runnable, home: Worker | None = None) -> bool:
+        """Give something new, from any thread, to everybody or to one place; False (nothing done) after `close`."""
+        return self._inject(runnable, home, new=True)
+
+    def put(self, runnable: Runnable, worker: Worker | None, home: Worker | None = None) -> bool:
+        """Give something accepted that is ready again, by the thread at `worker` (None: at no place).
+
+        False when every worker has left: the caller must run it.
+        """
+        if worker is None or (home is not None and home is not worker):
+            return self._inject(runnable, home, new=False)
+        (worker.local if home is None else worker.pinned).append(runnable)
+        if self._idle and not self._searching:
+            self._wake_one()
         return True
 
-    def put_back(self, runnable: Runnable) -> None:
-        """As `add`, for a worker whose runnable wants another slice: accepted after `close` too."""
-        with self._lock:
-            sleeper = self._put(runnable)
-        if sleeper is not None:
-            sleeper.unpark()
+    def put_back(self, runnable: Runnable, worker: Worker) -> None:
+        """By the thread at `worker`, whose present runnable wants another slice: to the back of where it came from."""
+        worker.source.append(runnable)
+        if self._idle and not self._searching:
+            self._wake_one()
 
-    def take(self, parker: _sync.Parker) -> Runnable | None:
-        """The oldest ready runnable; parks on `parker` until there is one. None after `close` with nothing left."""
+    def _inject(self, runnable: Runnable, home: Worker | None, *, new: bool) -> bool:
+        with self._lock:
+            if self._closed if new else not self.staying:
+                return False
+            if home is not None and not home.left:
+                home.pinned.append(runnable)
+                sleeper = self._rouse(home) if home.asleep else None
+            else:
+                self._injector.append(runnable)
+                sleeper = self._rouse(self._idle[-1]) if self._idle and not self._searching else None
+        if sleeper is not None:
+            self._unpark(sleeper)
+        return True
+
+    def defer(self, runnable: Runnable) -> None:
+        """As `put`, for a finalizer, which may run under any lock: takes none. Runs soon, or when a worker wakes next."""
+        self.deferred.append(runnable)
+        self.workers[0].parker.unpark()
+
+    # -- taking -----------------------------------------------------------------------------------------------------
+
+    def take(self, worker: Worker, until: _Ends | None = None) -> Runnable | None:
+        """What the thread at `worker` runs next; sleeps until there is something.
+
+        None when the set is closed and nothing is left, or (for a guest) when `until` is done.
+        """
+        if until is not None and until.done():
+            return None
+        if worker.new_round:
+            worker.new_round = False
+            if self._injector and (runnable := self._from_injector(worker)) is not None:
+                return runnable
+        return self._own(worker) or self._search(worker, until)
+
+    def _own(self, worker: Worker) -> Runnable | None:
+        """The oldest of its own; those that are pinned and those that are not take turns."""
+        pinned, local = worker.pinned, worker.local
+        places = (local, pinned) if worker.items & 1 else (pinned, local)
+        for place in places:
+            if place:
+                try:
+                    runnable = place.popleft()
+                except IndexError:  # a thief was faster
+                    continue
+                worker.source = place
+                return runnable
+        return None
+
+    def _search(self, worker: Worker, until: _Ends | None) -> Runnable | None:
+        """Look everywhere, lie down, look once more, sleep; until there is something. Counted in `_searching` meanwhile."""
+        with self._lock:
+            self._searching += 1
         while True:
-            with self._lock:
-                if self._ready:
-                    return self._ready.popleft()
-                if self._closed:
+            runnable, ended = self._find(worker), False
+            spins = SPINS
+            while runnable is None and spins and self._searching == 1:
+                spins -= 1
+                runnable = self._find(worker)
+            if runnable is None:
+                if not self._lie_down(worker):
                     return None
-                self._idle.append(parker)
-            parker.park()
+                try:
+                    runnable = self._find(worker)
+                    if runnable is None:
+                        self._sleep(worker, until)
+                except BaseException:  # Ctrl-C in the main thread
+                    self._get_up(worker)
+                    self._stop_searching()
+                    raise
+                self._get_up(worker)
+                ended = until is not None and until.done()
+            if runnable is not None or ended:
+                self._stop_searching()
+                return runnable
+
+    def _find(self, worker: Worker) -> Runnable | None:
+        if self.deferred:
+            self.look_round(worker)
+        if (_seen(worker.pinned) or _seen(worker.local)) and (runnable := self._own(worker)) is not None:
+            return runnable
+        if _seen(self._injector) and (runnable := self._from_injector(worker)) is not None:
+            return runnable
+        return self._steal(worker)
+
+    def look_round(self, worker: Worker) -> None:
+        """Now and then, by the thread at `worker`: fire what is due, take in what finalizers left."""
+        self.timers.fire()
+        while self.deferred:
+            try:
+                worker.local.append(self.deferred.popleft())
+            except IndexError:  # another worker was faster
+                return
+
+    def _from_injector(self, worker: Worker) -> Runnable | None:
+        """A fair share: the first is returned, the rest is where others can steal it."""
+        share = min(len(self._injector) // len(self.workers) + 1, BATCH)
+        return self._move(self._injector, worker, share)
+
+    def _steal(self, worker: Worker) -> Runnable | None:
+        """Half of somebody's queue: one attempt each, from a random start."""
+        workers = self.workers
+        start = worker.random(len(workers))
+        for victim in workers[start:] + workers[:start]:
+            if victim is not worker and _seen(victim.local):
+                share = min((len(victim.local) + 1) // 2, BATCH)
+                if (runnable := self._move(victim.local, worker, share)) is not None:
+                    worker.steals += 1
+                    return runnable
+        return None
+
+    @staticmethod
+    def _move(source: deque[Runnable], worker: Worker, count: int) -> Runnable | None:
+        """Take up to `count`, one atomic operation each: the first to run, the others to the worker's own queue."""
+        first = None
+        try:
+            first = source.popleft()
+            for _ in range(count - 1):
+                worker.local.append(source.popleft())
+        except IndexError:  # others took them
+            pass
+        worker.source = worker.local
+        return first
+
+    # -- sleeping and waking ----------------------------------------------------------------------------------------
+
+    def _lie_down(self, worker: Worker) -> bool:
+        """Announce the worker idle; False when it must leave for good."""
+        with self._lock:
+            self._searching -= 1
+            if self._closed and not self._unfinished() and not worker.pinned and not self._anything() and not worker.guest:
+                self.staying -= 1
+                worker.left = True
+                return False
+            worker.asleep = True
+            self._idle.append(worker)
+            return True
+
+    def _sleep(self, worker: Worker, until: _Ends | None) -> None:
+        """Until somebody rouses it, a timer is due, or it is wanted for something else."""
+        parker = worker.parker
+        worker.parks += 1
+        while worker.asleep and not (until is not None and until.done()):
+            left = self._time_left(worker)
+            if left is not None and left <= 0.0:
+                return
+            woken = interrupts.park(parker, left)
+            if woken and self.deferred:
+                return
+
+    def _time_left(self, worker: Worker) -> float | None:
+        """Seconds to the nearest timer for the one who keeps the time, None for the others."""
+        with self._lock:
+            if not self._idle or self._idle[0] is not worker:
+                return None
+        deadline = self.timers.earliest()
+        return None if deadline is None else deadline - _sync.monotonic()
+
+    def _get_up(self, worker: Worker) -> None:
+        """From the bed, or after somebody has taken it out of it: it is searching now. Fires what is due."""
+        heir = None
+        with self._lock:
+            if worker.asleep:
+                heir = self._idle[1] if self._idle[0] is worker and len(self._idle) > 1 else None
+                self._rouse(worker)
+        self.timers.fire()
+        if heir is not None and self.timers.earliest() is not None:
+            heir.parker.unpark()  # to look at the clock: it keeps the time now
+
+    def _stop_searching(self) -> None:
+        """It has found work, or goes: the next one is woken if there is more."""
+        with self._lock:
+            self._searching -= 1
+            more = self._idle and not self._searching and self._anything()
+            sleeper = self._rouse(self._idle[-1]) if more else None
+        self._unpark(sleeper)
+
+    def _anything(self) -> bool:
+        """Under the lock: does anything wait that any worker may take?"""
+        return bool(self._injector) or any(_seen(worker.local) for worker in self.workers)
+
+    def _rouse(self, worker: Worker) -> Worker:
+        """Under the lock: take it out of its bed. It counts as searching from now on."""
+        self._idle.remove(worker)
+        worker.asleep = False
+        self._searching += 1
+        return worker
+
+    def _wake_one(self) -> None:
+        with self._lock:
+            sleeper = self._rouse(self._idle[-1]) if self._idle and not self._searching else None
+        self._unpark(sleeper)
+
+    def _unpark(self, sleeper: Worker | None) -> None:
+        if sleeper is not None:
+            sleeper.parker.unpark()
+            stirred = self.stirred
+            if stirred is not None:
+                stirred()
+
+    def _earlier(self) -> None:
+        """A timer is due before all others: who keeps the time looks at the clock again."""
+        with self._lock:
+            keeper = self._idle[0] if self._idle else None
+        if keeper is not None:
+            keeper.parker.unpark()
+
+    # -- coming, leaving, closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Accept nothing new and wake every sleeper once. Harmless a second time."""
+        """Accept nothing new, and let every sleeper look whether it may leave. Harmless again, and needed again when
+        the last of what was unfinished is over."""
         with self._lock:
             self._closed = True
-            sleepers, self._idle = self._idle, deque()
+            sleepers = [self._rouse(worker) for worker in self._idle.copy()]
         for sleeper in sleepers:
-            sleeper.unpark()
+            self._unpark(sleeper)
 
-    def counts(self) -> tuple[int, int]:
-        """(ready, idle) at one moment."""
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def join(self, guest: Worker) -> None:
+        """A guest takes a place."""
         with self._lock:
-            return len(self._ready), len(self._idle)
+            self.workers = (*self.workers, guest)
 
-    def _put(self, runnable: Runnable) -> _sync.Parker | None:
-        self._ready.append(runnable)
-        return self._idle.popleft() if self._idle else None
+    def leave(self, guest: Worker) -> None:
+        """By the guest's thread: what is left at its place goes to everybody."""
+        with self._lock:
+            self.workers = tuple(worker for worker in self.workers if worker is not guest)
+            while (runnable := self._move(guest.local, guest, 1)) is not None:
+                self._injector.append(runnable)
+            more = self._idle and not self._searching and self._injector
+            sleeper = self._rouse(self._idle[-1]) if more else None
+        self._unpark(sleeper)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """(injected, in the workers' queues, idle, searching) at one moment."""
+        with self._lock:
+            queued = sum(len(worker.local) + len(worker.pinned) for worker in self.workers)
+            return len(self._injector), queued, len(self._idle), self._searching
+
+    def snapshot(self) -> tuple[tuple[Worker, ...], int, int, int, int]:
+        """(places, injected, idle, searching, vacant) at one moment."""
+        with self._lock:
+            vacant = sum(worker.left or not worker.filled for worker in self.workers)
+            return self.workers, len(self._injector), len(self._idle), self._searching, vacant

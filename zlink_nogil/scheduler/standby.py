@@ -55,7 +55,7 @@ class _Change:
 
 
 class StandBy:
-    """Its thread lives while there is a driver. `add` and `remove` are thread-safe; not for the thread itself."""
+    """Its thread lives while there is a driver. Thread-safe; the thread itself may add, but not remove."""
 
     def __init__(self, name: str = "zlink-standby") -> None:
         self.name = name
@@ -86,7 +86,8 @@ class StandBy:
         with self._lock:
             thread = self._thread
             if thread is _sync.current_thread():
-                raise InvalidOperation("drivers are not added or removed by the stand-by thread itself")
+                self._change_here(change)
+                return
             self._changes.append(change)
             if thread is None:
                 thread = self._thread = _sync.Thread(target=self._run, name=self.name, daemon=True)
@@ -99,6 +100,17 @@ class StandBy:
             thread.join()
         if change.error is not None:
             raise change.error
+
+    def _change_here(self, change: _Change) -> None:
+        """Asked for by a driver, in the middle of a rotation: it goes on with the one that is added after that."""
+        if not change.add:
+            raise InvalidOperation("drivers are not removed by the stand-by thread itself")
+        due: dict[_Seat, None] = {}
+        self._add(change, due)
+        if change.error is not None:
+            raise change.error
+        for seat in due:
+            seat.deadline = 0.0
 
     # -- the thread -------------------------------------------------------------------------------------------------
 

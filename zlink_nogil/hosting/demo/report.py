@@ -9,7 +9,7 @@ from rich.table import Table
 
 from zlink_nogil.hosting.demo.counting import Totals
 
-__all__ = ["Outcome", "show"]
+__all__ = ["Comparison", "Outcome", "show"]
 
 
 @dataclass(slots=True)
@@ -37,7 +37,40 @@ class Outcome:
     differing: list[str] = field(default_factory=list)
 
 
-def show(outcome: Outcome, console: Console) -> None:
+@dataclass(slots=True)
+class Comparison:
+    """Of a run with `--scheduler`: the same job in three ways, in this order."""
+
+    path: str
+    files: int
+    workers: int
+    equal: bool
+    gil_enabled: bool
+    seconds: dict[str, float]
+
+
+def show(outcome: Outcome | Comparison, console: Console) -> None:
+    if isinstance(outcome, Comparison):
+        _show_comparison(outcome, console)
+    else:
+        _show_outcome(outcome, console)
+
+
+def _show_comparison(comparison: Comparison, console: Console) -> None:
+    table = Table(title=f"{comparison.path}: {comparison.files} files, {comparison.workers} workers")
+    for column in ("way", "seconds", "times as long as with tasks"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    first = next(iter(comparison.seconds.values()))
+    for way, seconds in comparison.seconds.items():
+        table.add_row(way, f"{seconds:.2f}", f"{seconds / first:.2f}")
+    console.print(table)
+    if comparison.equal:
+        console.print("all three have the same totals", style="bold green")
+    else:
+        console.print("the totals DIFFER", style="bold red")
+
+
+def _show_outcome(outcome: Outcome, console: Console) -> None:
     table = Table(title=f"{outcome.path}: {outcome.files} files")
     for column in ("package", "files", "lines", "functions", "classes", "imports", "longest function"):
         table.add_column(column, justify="left" if column == "package" else "right")

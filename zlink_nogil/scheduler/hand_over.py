@@ -1,0 +1,118 @@
+"""`HandOver`: a thread that blocks leaves its worker's place to a spare thread (design 2.3; seed 001 section 7).
+
+Guarantees
+    While the block lasts somebody else sits at the place, with everything that waits there. The thread that comes back
+    takes the place again if nobody has sat down yet; else it goes on without one to the end of its slice, and is a spare
+    thread from then on. When no thread can be had, the block does not begin and nothing has changed.
+
+Ownership
+    `_offered`, `_blocked`, `Worker.carrier`  under `_lock`
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import CapacityExceeded
+from zlink_nogil.scheduler.threads import ThreadCache
+from zlink_nogil.scheduler.worker import Runnable, Worker, here
+
+__all__ = ["HandOver", "Places"]
+
+MOST_BLOCKED: Final = 512
+"""Threads that may block at a time, having left their places."""
+
+
+class Places:
+    """The places of a pool that are looking for a thread. `sit(worker)` runs what is at a place, until it is left."""
+
+    def __init__(self, threads: ThreadCache, sit: Callable[[Worker], None]) -> None:
+        self._threads = threads
+        self._sit = sit
+        self._lock = _sync.Lock()
+        self._offered: deque[Worker] = deque()
+        self._blocked: dict[HandOver, Runnable | None] = {}
+
+    def fill(self, worker: Worker) -> None:
+        """Find a thread for a new place. Raises what starting a thread raises."""
+        with self._lock:
+            self._offered.append(worker)
+        self._call_for(worker)
+
+    def offer(self, worker: Worker, blocked: HandOver) -> None:
+        """By the thread that sits at `worker`: it leaves. `CapacityExceeded`, or what starting a thread raises."""
+        with self._lock:
+            if len(self._blocked) >= MOST_BLOCKED:
+                raise CapacityExceeded(f"{MOST_BLOCKED} threads of pool {worker.pool.name!r} are blocked already")
+            self._blocked[blocked] = worker.running
+            worker.carrier = None
+            self._offered.append(worker)
+        here.worker = None
+        try:
+            self._call_for(worker)
+        except BaseException:
+            with self._lock:
+                del self._blocked[blocked]
+                worker.carrier = _sync.current_thread()
+            here.worker = worker
+            raise
+
+    def come_back(self, worker: Worker, blocked: HandOver) -> None:
+        """By the thread that left: sit down again, if the place is still empty."""
+        with self._lock:
+            del self._blocked[blocked]
+            if worker not in self._offered:
+                return
+            self._offered.remove(worker)
+            worker.carrier = _sync.current_thread()
+        here.worker = worker
+
+    def blocked(self) -> list[Runnable | None]:
+        """What the blocked threads are in the middle of."""
+        with self._lock:
+            return list(self._blocked.values())
+
+    def _call_for(self, worker: Worker) -> None:
+        try:
+            self._threads.run(self._sit_down)
+        except BaseException:
+            with self._lock:
+                if worker not in self._offered:  # somebody who was called for another place sits here
+                    return
+                self._offered.remove(worker)
+            raise
+
+    def _sit_down(self) -> None:
+        """A spare thread's job: any place that is free, if there still is one."""
+        with self._lock:
+            if not self._offered:
+                return
+            worker = self._offered.popleft()
+            worker.carrier = _sync.current_thread()
+        here.worker = worker
+        self._sit(worker)
+        here.worker = None
+
+
+class HandOver:
+    """`with HandOver():` around whatever blocks. Does nothing on a thread that sits at no place, on a guest's, or while
+    a runnable runs that keeps its worker (`spawn_local`)."""
+
+    __slots__ = ("_worker",)
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> None:
+        worker = here.worker
+        if worker is None or worker.guest or getattr(worker.running, "keeps_worker", False):
+            return
+        worker.pool.places.offer(worker, self)
+        self._worker = worker
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._worker is not None:
+            self._worker.pool.places.come_back(self._worker, self)
