@@ -85,7 +85,7 @@ def workers_and_standby(s: Scenario, host: Host) -> list[str]:
     """Names of threads that live on: its workers, and the stand-by while no other host needs that."""
     pool = host._own_pool
     assert pool is not None
-    mine = [thread.name for thread in pool._threads if thread.is_alive()]
+    mine = [thread.name for thread in pool.threads if thread.is_alive()]
     standby = [strand.name for strand in s.world.strands if "standby" in strand.name and not strand.ended]
     return mine + (standby if len(_network[0].bound) == 0 else [])
 
@@ -106,7 +106,7 @@ def two_who_close_an_empty_host(s: Scenario) -> None:
 
 def test_two_who_close_an_empty_host() -> None:
     run_random(two_who_close_an_empty_host)
-    run_exhaustive(two_who_close_an_empty_host, preemptions=2, switches=1)
+    run_exhaustive(two_who_close_an_empty_host, preemptions=2, switches=0)
     run_lines(two_who_close_an_empty_host, HOST, 50)
 
 
