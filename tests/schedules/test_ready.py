@@ -1,185 +1,190 @@
-"""`ReadySet` and `WorkerPool` under every schedule: add, take, park, put back, close."""
+"""`ReadySet` under every schedule: give, take, steal, park, wake."""
 
 from __future__ import annotations
 
+import pytest
+
 from zlink_nogil import _sync
-from zlink_nogil.errors import DeadlineExceeded
-from zlink_nogil.scheduler.pool import WorkerPool
-from zlink_nogil.scheduler.ready import ReadySet
+from zlink_nogil.scheduler import ready as ready_module
+from zlink_nogil.scheduler.worker import Worker
 
+from .floor import Floor
 from .harness import Scenario, run_exhaustive, run_lines, run_random
-from .harness.strand import Strand
 
-MODULES = ["zlink_nogil.scheduler.ready", "zlink_nogil.scheduler.pool"]
-
-
-class Job:
-    """Runs `slices` times, never on two threads at once."""
-
-    def __init__(self, s: Scenario, name: str, slices: int = 1) -> None:
-        self.s = s
-        self.name = name
-        self.left = slices
-        self.inside: set[int] = set()
-
-    def run_slice(self) -> bool:
-        with self.s.alone(self.inside, "one runnable never runs on two workers at once"):
-            self.left -= 1
-            return self.left > 0
+MODULES = ["zlink_nogil.scheduler.ready"]
 
 
-def add_take_park_close(s: Scenario) -> None:
-    """What `add` accepted is given out exactly once, and nobody sleeps while something is ready."""
-    ready = ReadySet()
-    accepted: list[str] = []
-    given: list[str] = []
-
-    def work() -> None:
-        parker = _sync.Parker()
-        while (job := ready.take(parker)) is not None:
-            assert isinstance(job, Job)
-            given.append(job.name)
-            if job.run_slice():
-                ready.put_back(job)
-
-    def add() -> None:
-        if ready.add(Job(s, "twice", slices=2)):
-            accepted.extend(["twice", "twice"])
-        if ready.add(Job(s, "once")):
-            accepted.append("once")
-
-    s.thread("worker 1", work)
-    s.thread("worker 2", work)
-    s.thread("adder", add)
-    s.thread("closer", ready.close)
-    s.check("given out once each", lambda: sorted(given) == sorted(accepted))
-    s.check("nothing and nobody is left", lambda: ready.counts() == (0, 0))
+@pytest.fixture(autouse=True)
+def _one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking again and again before lying down only makes the schedules longer."""
+    monkeypatch.setattr(ready_module, "SPINS", 1)
 
 
-def test_add_take_park_close() -> None:
-    run_random(add_take_park_close)
-    run_exhaustive(add_take_park_close, preemptions=1, switches=1)
-    run_lines(add_take_park_close, MODULES)
+def steal_while_one_lies_down(s: Scenario) -> None:
+    """What a busy worker has put at its own place is taken by another, also by one that is just lying down."""
+    floor = Floor(s, 2)
+    ran = _sync.Event()
+    second = floor.job("second", lambda _: ran.set())
+
+    def first(worker: Worker) -> None:
+        floor.put(second, worker)
+        ran.wait()
+
+    floor.open()
+    s.thread("adder", lambda: floor.add(floor.job("first", first)))
+
+
+def test_steal_while_one_lies_down() -> None:
+    run_random(steal_while_one_lies_down, 150)
+    run_exhaustive(steal_while_one_lies_down, preemptions=1)
+    run_lines(steal_while_one_lies_down, MODULES, 150)
 
 
 def every_sleeper_can_be_woken(s: Scenario) -> None:
-    """Two jobs that need each other, on two workers: each add wakes a sleeper of its own."""
-    ready = ReadySet()
-    first, second = _sync.Event(), _sync.Event()
+    """Two jobs that need each other, on two workers: a wake-up that is left out while somebody searches is passed on."""
+    floor = Floor(s, 2)
+    events = _sync.Event(), _sync.Event()
 
-    class Meeting:
-        def __init__(self, mine: _sync.Event, other: _sync.Event) -> None:
-            self.mine = mine
-            self.other = other
+    def meet(mine: int) -> None:
+        events[mine].set()
+        events[1 - mine].wait()
 
-        def run_slice(self) -> bool:
-            self.mine.set()
-            self.other.wait()
-            return False
-
-    def work() -> None:
-        job = ready.take(_sync.Parker())
-        if job is not None:
-            job.run_slice()
-
-    s.thread("worker 1", work)
-    s.thread("worker 2", work)
-    s.thread("adder 1", ready.add, Meeting(first, second))
-    s.thread("adder 2", ready.add, Meeting(second, first))
+    floor.open()
+    for index in (0, 1):
+        s.thread(f"adder {index}", lambda index=index: floor.add(floor.job(f"{index}", lambda _: meet(index))))
 
 
 def test_every_sleeper_can_be_woken() -> None:
-    run_random(every_sleeper_can_be_woken)
-    run_exhaustive(every_sleeper_can_be_woken, preemptions=1)
+    run_random(every_sleeper_can_be_woken, 150)
+    run_exhaustive(every_sleeper_can_be_woken, preemptions=1, switches=1)
+    run_lines(every_sleeper_can_be_woken, MODULES)
 
 
-def submit_and_close_a_pool(s: Scenario) -> None:
-    """What `submit` accepted has run when `close` returns or soon after; no worker is left."""
-    pool = WorkerPool(2)
-    ran: list[str] = []
-    accepted: list[str] = []
-    closed: list[Strand] = []
+def a_searcher_wakes_the_next(s: Scenario) -> None:
+    """Two more become ready at a place that stays busy: both sleepers come, though only one is woken for them."""
+    floor = Floor(s, 3)
+    events = _sync.Event(), _sync.Event()
 
-    class Note(Job):
-        def run_slice(self) -> bool:
-            ran.append(self.name)
-            return super().run_slice()
+    def meet(mine: int) -> None:
+        events[mine].set()
+        events[1 - mine].wait()
 
-    def submit(name: str) -> None:
-        if pool.submit(Note(s, name)):
-            accepted.append(name)
+    def first(worker: Worker) -> None:
+        for index in (0, 1):
+            floor.put(floor.job(f"{index}", lambda _, index=index: meet(index)), worker)
+        for event in events:
+            event.wait()
 
-    def workers() -> list[Strand]:
-        return [strand for strand in s.world.strands if "worker" in strand.name]
-
-    def close() -> None:
-        pool.close()
-        closed.extend(workers())
-        s.expect(len(closed) in (0, pool.workers), "the threads are started once")
-        s.expect(all(worker.ended for worker in closed), "close joins every worker")
-        s.expect(set(accepted) <= set(ran), "what was accepted has run when close returns")
-
-    s.thread("a", submit, "a")
-    s.thread("b", submit, "b")
-    s.thread("closer", close)
-    s.check("exactly once", lambda: sorted(ran) == sorted(accepted))
-    s.check("nothing and nobody is left", lambda: pool.counts() == (0, 0))
-    s.check("no worker comes after the close", lambda: workers() == closed)
+    floor.open()
+    s.thread("adder", lambda: floor.add(floor.job("first", first)))
 
 
-def test_submit_and_close_a_pool() -> None:
-    run_random(submit_and_close_a_pool)
-    run_exhaustive(submit_and_close_a_pool, preemptions=1, switches=1)
-    run_lines(submit_and_close_a_pool, MODULES)
+def test_a_searcher_wakes_the_next() -> None:
+    run_random(a_searcher_wakes_the_next, 150)
+    run_lines(a_searcher_wakes_the_next, MODULES)
 
 
-def closing_a_busy_pool(s: Scenario) -> None:
-    """A close that runs out of time says so; a second one waits for the rest."""
-    pool = WorkerPool(1)
-    ended = _sync.Event()
-
-    class Long:
-        def run_slice(self) -> bool:
-            s.sleep(10.0)
-            ended.set()
-            return False
-
-    def close() -> None:
-        try:
-            pool.close(timeout=1.0)
-        except DeadlineExceeded:
-            s.expect(not ended.is_set(), "in time")
-        pool.close()
-        s.expect(ended.is_set(), "a close without a timeout waits for what runs")
-
-    pool.submit(Long())
-    s.thread("closer 1", close)
-    s.thread("closer 2", close)
+def a_share_on_its_way(s: Scenario) -> None:
+    """What a worker moves from the injector to its own place is found by who looked for it in between and saw nothing."""
+    floor = Floor(s, 2)
+    ran = _sync.Event()
+    floor.add(floor.job("first", lambda _: ran.wait()))
+    floor.add(floor.job("second", lambda _: ran.set()))
+    floor.open()
 
 
-def test_closing_a_busy_pool() -> None:
-    run_random(closing_a_busy_pool)
-    run_exhaustive(closing_a_busy_pool, preemptions=1)
+def test_a_share_on_its_way() -> None:
+    run_random(a_share_on_its_way, 100)
+    run_lines(a_share_on_its_way, MODULES, 150)
 
 
-def a_slice_that_goes_back_wakes_a_sleeper(s: Scenario) -> None:
-    """A worker that puts its runnable back may be busy elsewhere next: who sleeps is woken for it."""
-    ready = ReadySet()
-    taken: list[str] = []
+def a_slice_that_goes_back(s: Scenario) -> None:
+    """A runnable that is put back may be needed by the one its worker runs next: a sleeper takes it."""
+    floor = Floor(s, 2)
+    ran = _sync.Event()
 
-    def put_and_leave() -> None:
-        ready.put_back(Job(s, "again"))
+    def slice_(_: Worker) -> None:
+        if floor.ran.count("again") == 2:
+            ran.set()
 
-    def work() -> None:
-        job = ready.take(_sync.Parker())
-        assert isinstance(job, Job)
-        taken.append(job.name)
+    def first(worker: Worker) -> None:
+        floor.put(floor.job("again", slice_, slices=2), worker)
+        floor.put(floor.job("waits", lambda _: ran.wait()), worker)
 
-    s.thread("sleeper", work)
-    s.thread("leaver", put_and_leave)
-    s.check("it runs", lambda: taken == ["again"])
+    floor.open()
+    s.thread("adder", lambda: floor.add(floor.job("first", first)))
 
 
-def test_a_slice_that_goes_back_wakes_a_sleeper() -> None:
-    run_random(a_slice_that_goes_back_wakes_a_sleeper, 100)
-    run_exhaustive(a_slice_that_goes_back_wakes_a_sleeper, preemptions=2)
+def test_a_slice_that_goes_back() -> None:
+    run_random(a_slice_that_goes_back, 150)
+    run_exhaustive(a_slice_that_goes_back, preemptions=1, switches=1)
+    run_lines(a_slice_that_goes_back, MODULES)
+
+
+def work_with_a_home(s: Scenario) -> None:
+    """What belongs to one worker runs there and wakes that one, whoever gives it; what goes back stays there."""
+    floor = Floor(s, 2)
+    at_home: list[int] = []
+    ran = _sync.Event()
+    home = floor.workers[0]
+
+    def note(worker: Worker) -> None:
+        at_home.append(worker.index)
+        if len(at_home) == 3:
+            ran.set()
+
+    def first(worker: Worker) -> None:
+        floor.put(floor.job("put", note), worker, home)
+        if worker is not home:
+            ran.wait()
+
+    floor.open()
+    s.thread("adder", lambda: floor.add(floor.job("added", note, slices=2), home))
+    s.thread("another", lambda: floor.add(floor.job("first", first)))
+    s.check("at home", lambda: at_home == [0, 0, 0])
+
+
+def test_work_with_a_home() -> None:
+    run_random(work_with_a_home, 150)
+    run_exhaustive(work_with_a_home, preemptions=1, switches=1)
+    run_lines(work_with_a_home, MODULES)
+
+
+def what_finalizers_leave(s: Scenario) -> None:
+    """A worker that sleeps, or is about to, takes what a finalizer leaves."""
+    floor = Floor(s, 1)
+
+    def defer(name: str) -> None:
+        floor.given.append(name)
+        floor.ready.defer(floor.job(name))
+
+    floor.open()
+    s.thread("finalizer 1", defer, "a")
+    s.thread("finalizer 2", defer, "b")
+    s.thread("adder", lambda: floor.add(floor.job("c")))
+
+
+def test_what_finalizers_leave() -> None:
+    run_random(what_finalizers_leave, 150)
+    run_exhaustive(what_finalizers_leave, preemptions=1, switches=1)
+    run_lines(what_finalizers_leave, MODULES)
+
+
+def what_a_finalizer_leaves_at_a_busy_place(s: Scenario) -> None:
+    """A worker that takes it in and stays busy leaves it to the others."""
+    floor = Floor(s, 2)
+    ran = _sync.Event()
+
+    def busy(worker: Worker) -> None:
+        floor.given.append("left")
+        floor.ready.defer(floor.job("left", lambda _: ran.set()))
+        floor.ready.look_round(worker)
+        ran.wait()
+
+    floor.open()
+    s.thread("adder", lambda: floor.add(floor.job("busy", busy)))
+
+
+def test_what_a_finalizer_leaves_at_a_busy_place() -> None:
+    run_random(what_a_finalizer_leaves_at_a_busy_place, 100)
+    run_exhaustive(what_a_finalizer_leaves_at_a_busy_place, preemptions=1)

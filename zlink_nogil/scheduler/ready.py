@@ -138,6 +138,8 @@ class ReadySet:
         if worker.new_round:
             worker.new_round = False
             if self._injector and (runnable := self._from_injector(worker)) is not None:
+                if self._idle and not self._searching:
+                    self._wake_one()  # who looked while the others were on their way to this place saw them nowhere
                 return runnable
         return self._own(worker) or self._search(worker, until)
 
