@@ -198,7 +198,7 @@ class ReadySet:
         self.timers.fire()
         while self.deferred:
             try:
-                worker.local.append(self.deferred.popleft())
+                self.put(self.deferred.popleft(), worker)
             except IndexError:  # another worker was faster
                 return
 
