@@ -235,13 +235,19 @@ class ReadySet:
     # -- sleeping and waking ----------------------------------------------------------------------------------------
 
     def _lie_down(self, worker: Worker) -> bool:
-        """Announce the worker idle; False when it must leave for good."""
+        """Announce the worker idle; False when it must leave for good.
+
+        At the end nobody would wake it, if another one took what it sees here: then it stays up and looks again.
+        """
         with self._lock:
-            self._searching -= 1
-            if self._closed and not self._unfinished() and not worker.pinned and not self._anything() and not worker.guest:
+            if self._closed and not worker.guest and not self._unfinished():
+                if worker.pinned or self._anything():
+                    return True
+                self._searching -= 1
                 self.staying -= 1
                 worker.left = True
                 return False
+            self._searching -= 1
             worker.asleep = True
             self._idle.append(worker)
             return True

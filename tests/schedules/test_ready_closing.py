@@ -1,0 +1,124 @@
+"""`ReadySet` under every schedule: close, guests that come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from zlink_nogil import _sync
+from zlink_nogil.scheduler import ready as ready_module
+from zlink_nogil.scheduler.worker import Worker
+
+from .floor import Flag, Floor
+from .harness import Scenario, run_exhaustive, run_lines, run_random
+
+MODULES = ["zlink_nogil.scheduler.ready"]
+
+
+@pytest.fixture(autouse=True)
+def _one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_module, "SPINS", 1)
+
+
+def give_take_close(s: Scenario) -> None:
+    """What was accepted before the close is given out once, with what it leads to, and every worker leaves."""
+    floor = Floor(s, 2)
+
+    def first(worker: Worker) -> None:
+        floor.put(floor.job("child"), worker)
+        floor.put(floor.job("pinned child"), worker, floor.workers[1])
+
+    for worker in floor.workers:
+        s.thread(f"worker {worker.index}", floor.work, worker)
+    s.thread("adder", lambda: (floor.add(floor.job("first", first)), floor.add(floor.job("twice", slices=2))))
+    s.thread("closer", floor.ready.close)
+    s.check("everybody has left", lambda: floor.ready.staying == 0 and all(worker.left for worker in floor.workers))
+
+
+def test_give_take_close() -> None:
+    run_random(give_take_close, 200)
+    run_exhaustive(give_take_close, preemptions=1, switches=1)
+    run_lines(give_take_close, MODULES, 150)
+
+
+def leave_while_another_takes(s: Scenario) -> None:
+    """A worker that saw something ready, and did not get it, leaves all the same."""
+    looks, puts, has_put = 0, _sync.Event(), _sync.Event()
+
+    def unfinished() -> bool:
+        """Asked on the way to bed: there is something just now."""
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            puts.set()
+            has_put.wait()
+        return False
+
+    def first(worker: Worker) -> None:
+        puts.wait()
+        floor.put(floor.job("second"), worker)
+        has_put.set()
+
+    floor = Floor(s, 2, unfinished)
+    floor.add(floor.job("first", first))
+    floor.ready.close()
+    for worker in floor.workers:
+        s.thread(f"worker {worker.index}", floor.work, worker)
+    s.check("everybody has left", lambda: floor.ready.staying == 0)
+
+
+def test_leave_while_another_takes() -> None:
+    run_random(leave_while_another_takes, 100)
+    run_exhaustive(leave_while_another_takes, preemptions=1)
+
+
+def close_with_something_unfinished(s: Scenario) -> None:
+    """Workers stay for what will still become ready; they leave when told that it is over."""
+    unfinished = [1]
+    floor = Floor(s, 2, lambda: bool(unfinished))
+
+    def last(_: Worker) -> None:
+        unfinished.clear()
+        floor.ready.close()
+
+    for worker in floor.workers:
+        s.thread(f"worker {worker.index}", floor.work, worker)
+    s.thread("closer", floor.ready.close)
+    s.thread("waker", lambda: floor.put(floor.job("last", last), None))
+    s.check("everybody has left", lambda: floor.ready.staying == 0)
+
+
+def test_close_with_something_unfinished() -> None:
+    run_random(close_with_something_unfinished, 150)
+    run_exhaustive(close_with_something_unfinished, preemptions=1, switches=1)
+    run_lines(close_with_something_unfinished, MODULES)
+
+
+def a_guest_goes(s: Scenario) -> None:
+    """A guest gives back what is at its place when it goes; who waits for it in bed is woken."""
+    floor = Floor(s, 1)
+    flag, guest = Flag(), floor.equip(Worker(floor.workers[0].pool, 1, guest=True))
+    both = _sync.Event()
+
+    def last(worker: Worker) -> None:
+        for name in ("a", "b"):
+            floor.put(floor.job(name, lambda _: both.set() if len(floor.ran) == 4 else None), worker)
+        flag.up = True
+        guest.parker.unpark()
+        if worker is not guest:
+            floor.put(floor.job("c"), worker)
+
+    def visit() -> None:
+        floor.ready.join(guest)
+        floor.work(guest, flag)
+        floor.ready.leave(guest)
+
+    floor.open()
+    s.thread("guest", visit)
+    s.thread("adder", lambda: (floor.add(floor.job("last", last)), floor.add(floor.job("other"))))
+    s.check("nobody is at its place any more", lambda: floor.ready.workers == floor.workers and not guest.asleep)
+
+
+def test_a_guest_goes() -> None:
+    run_random(a_guest_goes, 200)
+    run_exhaustive(a_guest_goes, preemptions=1, switches=1)
+    run_lines(a_guest_goes, MODULES, 150)
