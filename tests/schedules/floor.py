@@ -12,7 +12,7 @@ from zlink_nogil.scheduler.worker import Worker
 
 from .harness import Scenario
 
-__all__ = ["Floor", "Flag", "Job"]
+__all__ = ["Flag", "Floor", "Job"]
 
 
 class Flag:

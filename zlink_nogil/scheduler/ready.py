@@ -108,17 +108,22 @@ class ReadySet:
             self._wake_one()
 
     def _inject(self, runnable: Runnable, home: Worker | None, *, new: bool) -> bool:
+        sleeper = heir = None
         with self._lock:
             if self._closed if new else not self.staying:
                 return False
-            if home is not None and not home.left:
-                home.pinned.append(runnable)
-                sleeper = self._rouse(home) if home.asleep else None
-            else:
+            if home is None or home.left:
                 self._injector.append(runnable)
-                sleeper = self._rouse(self._idle[-1]) if self._idle and not self._searching else None
+                if self._idle and not self._searching:
+                    sleeper = self._rouse(self._idle[-1])
+            else:
+                home.pinned.append(runnable)
+                if home.asleep:
+                    heir = self._heir(home)
+                    sleeper = self._rouse(home)
         if sleeper is not None:
             self._unpark(sleeper)
+            self._pass_on_the_time(heir)
         return True
 
     def defer(self, runnable: Runnable) -> None:
@@ -277,11 +282,18 @@ class ReadySet:
         heir = None
         with self._lock:
             if worker.asleep:
-                heir = self._idle[1] if self._idle[0] is worker and len(self._idle) > 1 else None
+                heir = self._heir(worker)
                 self._rouse(worker)
         self.timers.fire()
+        self._pass_on_the_time(heir)
+
+    def _heir(self, worker: Worker) -> Worker | None:
+        """Under the lock: who keeps the time when `worker` gets up, if that one did."""
+        return self._idle[1] if self._idle[0] is worker and len(self._idle) > 1 else None
+
+    def _pass_on_the_time(self, heir: Worker | None) -> None:
         if heir is not None and self.timers.earliest() is not None:
-            heir.parker.unpark()  # to look at the clock: it keeps the time now
+            heir.parker.unpark()  # to look at the clock
 
     def _stop_searching(self) -> None:
         """It has found work, or goes: the next one is woken if there is more."""
