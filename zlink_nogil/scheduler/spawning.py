@@ -94,20 +94,21 @@ class Sleep(Timer, Suspension):
 
     __slots__ = ("_seconds", "_timers")
 
-    _timers: Timers
-
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
+        self._timers: Timers | None = None
 
     def add_waker(self, waker: Waker) -> bool:
         self.callback = waker
-        self._timers = current_pool().ready.timers
-        self._timers.arm(self, _sync.monotonic() + self._seconds)
+        timers = current_pool().ready.timers
+        timers.arm(self, _sync.monotonic() + self._seconds)
+        self._timers = timers
         return True
 
     def remove_waker(self, waker: Waker) -> None:  # noqa: ARG002 - there is one
-        self._timers.cancel(self)
+        if self._timers is not None:
+            self._timers.cancel(self)
 
 
 def sleep(seconds: float) -> Awaitable[None]:

@@ -6,8 +6,9 @@ Guarantees
     once: with a value, an error, or cancelled. A failure nobody looked at is reported once.
 
 Ownership
-    `_stage`, `_awaiting`, `_cancelling`  under the completion's lock, but READY to RUNNING and back (`yield_now`): by the
-                                          thread that steps it, as nobody else acts on either
+    `_stage`, `_awaiting`, `_cancelling`  under the completion's lock, but READY to RUNNING and back (`yield_now`), and
+                                          `_awaiting` before its waker is added: by the thread that steps it, as nobody
+                                          else acts on either
     `_coroutine`, `_context`, `_guard`    the thread that steps it
     `home`                                set at birth
 """
@@ -147,22 +148,28 @@ class Task[T](Completion[T]):
         if awaited is YIELD_NOW:
             self._stage = READY
             return True
+        self._awaiting = awaited
+        waits = awaited.add_waker(self._woken)
         with self._lock:
-            if self._cancelling:
-                self._stage = READY
-                return True
-            self._awaiting = awaited
-            self._stage = WAITING
-        if not awaited.add_waker(self._woken):
-            self._woken(awaited)
-        return False
+            woken = self._awaiting is None
+            if waits and not woken and not self._cancelling:
+                self._stage = WAITING
+                return False
+            self._awaiting = None
+            self._stage = READY
+        if waits and not woken:
+            awaited.remove_waker(self._woken)
+        return True
 
     def _woken(self, awaited: Suspension) -> None:
-        """A wait is over. One that was given up for a cancel finds something else awaited."""
+        """A wait is over. One that was given up for a cancel finds something else awaited, one that ends before its
+        step has ended leaves it to that thread to go on."""
         with self._lock:
             if self._awaiting is not awaited:
                 return
             self._awaiting = None
+            if self._stage != WAITING:
+                return
             self._stage = READY
         self._pool.resume(self, self.home)
 
