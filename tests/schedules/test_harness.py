@@ -780,3 +780,33 @@ def test_what_the_runtime_logs_as_an_error_is_a_failure() -> None:
         s.thread("worker", report)
 
     assert "a runnable raised: KeyError('lost')" in found(scenario, "logged error").failure.message
+
+
+# -- interrupts, and every line once ----------------------------------------------------------------------------------
+
+
+def interrupted(s: Scenario) -> None:
+    """The wait raises unless it has what it waits for; never both."""
+    event, told = _sync.Event(), []
+
+    def wait() -> None:
+        try:
+            told.append(event.wait())
+        except KeyboardInterrupt:
+            told.append("interrupted")
+
+    s.thread("waiter", wait)
+    s.thread("setter", event.set)
+    s.thread("signal", lambda: told.append(s.interrupt("waiter")))
+    s.check("one of the two", lambda: len(told) == 2 and ("interrupted" in told) <= (False not in told))
+
+
+def test_interrupts() -> None:
+    passes(interrupted)
+
+
+def test_every_line_once() -> None:
+    """One preemption, at the one line where it matters, is found without luck."""
+    with pytest.raises(ScheduleFailure, match="tallying"):
+        run_exhaustive(tallying(False), preemptions=1, lines=[__name__])
+    assert run_exhaustive(tallying(True), preemptions=1, lines=[__name__]).schedules > 1

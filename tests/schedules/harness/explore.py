@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _COLLECT_EVERY = 500
+_WARM_UP = 10
+"""Random schedules before an exhaustive search by line: the first call of a function is not traced as the later ones."""
 
 
 @dataclass(slots=True)
@@ -204,14 +206,21 @@ def run_kept(scenario: ScenarioFunction, seed: int, lines: Iterable[ModuleType |
 
 
 def run_exhaustive(
-    scenario: ScenarioFunction, preemptions: int = 2, *, switches: int | None = None, most: int = 50_000
+    scenario: ScenarioFunction,
+    preemptions: int = 2,
+    *,
+    switches: int | None = None,
+    most: int = 50_000,
+    lines: Iterable[ModuleType | str] = (),
 ) -> Summary:
     """Assert that no schedule within the bound (see `Exhaustive`) fails; says how many there are."""
     began = time.monotonic()
-    search = _Search(scenario)
+    modules = tuple(lines)
+    search = _Search(scenario, Lines(modules) if modules else None)
     if settings.first_seed is not None:
         return Summary(0, 0.0)
-    return _summary(search, _exhaustive(search, Exhaustive(preemptions, switches), most), began)
+    finding = _random(search, range(_WARM_UP), preemptions) if modules else None
+    return _summary(search, finding or _exhaustive(search, Exhaustive(preemptions, switches), most), began)
 
 
 def replay(scenario: ScenarioFunction, choices: Sequence[int], lines: Iterable[ModuleType | str] = ()) -> Outcome:

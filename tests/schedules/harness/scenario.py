@@ -65,6 +65,10 @@ class Scenario:
     def sleep(self, seconds: float) -> None:
         self._world.wait("sleep", None, lambda: False, seconds)
 
+    def interrupt(self, name: str) -> bool:
+        """Ctrl-C in the wait of the thread called `name`; False if it does not wait just now."""
+        return self._world.interrupt(name, KeyboardInterrupt())
+
     @property
     def now(self) -> float:
         """The virtual time."""

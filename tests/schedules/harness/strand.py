@@ -38,6 +38,7 @@ class Strand:
         "ended",
         "face",
         "finished",
+        "interruption",
         "name",
         "number",
         "op",
@@ -58,6 +59,8 @@ class Strand:
         self.target: Target | None = None
         self.ready: Callable[[], bool] | None = None
         self.deadline: float | None = None
+        self.interruption: BaseException | None = None
+        """What its wait raises if it ends without what it waits for."""
         self.ended = False
         self.abandoned = False
         self.refusals = 0

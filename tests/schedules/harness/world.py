@@ -40,6 +40,10 @@ REFUSALS: Final = 1000
 """Operations a thread may try while it is being unwound."""
 
 
+def _always() -> bool:
+    return True
+
+
 class Unwind(BaseException):
     """Raised at a thread's next operation to end it when its run is over."""
 
@@ -96,8 +100,12 @@ class World:
             me.deadline = self.now + max(timeout, LATE) if timeout > 0 else self.now
         self._switch(me)
         me.ready, me.deadline = None, None
+        interruption, me.interruption = me.interruption, None
         if ready():
             return True
+        if interruption is not None:
+            self.offer("is interrupted:", target)  # as below
+            raise interruption
         self.offer("times out:", target)  # the waiter has given up, but nobody knows yet
         return False
 
@@ -119,6 +127,14 @@ class World:
         else:
             self._launch(strand, body)
         return strand
+
+    def interrupt(self, name: str, error: BaseException) -> bool:
+        """As a signal does: the wait of the thread called `name` raises `error`; False if it is not waiting."""
+        for strand in self._alive:
+            if strand.name == name and strand.ready is not None and not strand.ready():
+                strand.ready, strand.interruption = _always, error
+                return True
+        return False
 
     def fail(self, kind: str, message: str) -> NoReturn:
         """End the run with a failure, whatever the code around would make of an exception."""
