@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.state import StateLane
 from zlink_nogil.state.lane import PARK_BOUND
@@ -23,6 +25,7 @@ class Watched:
         self.accepted: list[str] = []
         self.refused: list[str] = []
         self.ran: list[str] = []
+        self.closing = False
         self.over = False
 
     def turn(self, name: str, long: float = 0.0) -> None:
@@ -37,17 +40,27 @@ class Watched:
         try:
             self.lane.run(self.turn, name, long)
         except ShuttingDown:
-            self.refused.append(name)
+            self.refuse(name)
         else:
             self.accepted.append(name)
         self.s.expect(StateLane.current is None, "the mark goes with the turn")
 
     def post(self, name: str, long: float = 0.0) -> None:
-        accepted = self.lane.try_post(lambda: self.turn(name, long))
-        (self.accepted if accepted else self.refused).append(name)
+        before = StateLane.current
+        if self.lane.try_post(lambda: self.turn(name, long)):
+            self.accepted.append(name)
+        else:
+            self.refuse(name)
+        self.s.expect(StateLane.current is before, "the mark goes with the turn")
+
+    def refuse(self, name: str) -> None:
+        self.s.expect(self.closing, "nothing is refused before a close")
+        self.refused.append(name)
 
     def close(self) -> None:
+        self.closing = True
         self.lane.close()
+        self.s.expect(not self.inside, "no turn is under way when close returns")
         self.s.expect(set(self.posted(self.accepted)) <= set(self.ran), "close returns after accepted posted work")
         self.over = True
 
@@ -60,11 +73,8 @@ class Watched:
         self.s.check("the lane is free in the end", self.is_free)
 
     def is_free(self) -> bool:
-        """Ask by a turn: it would wait for ever behind a lock that nobody gives back."""
-        try:
-            self.lane.run(self.s.step)
-        except ShuttingDown:
-            return True
+        """Ask by a close: it would wait for ever behind a lock that nobody gives back."""
+        self.lane.close()
         return True
 
 
@@ -120,6 +130,17 @@ def test_run_post_close() -> None:
     run_lines(run_post_close, MODULES)
 
 
+def post_and_close(s: Scenario) -> None:
+    lane = Watched(s)
+    s.thread("a", lane.post, "post a")
+    s.thread("b", lane.close)
+    lane.check()
+
+
+def test_post_and_close() -> None:
+    run_exhaustive(post_and_close, preemptions=1, lines=MODULES)
+
+
 def two_closes(s: Scenario) -> None:
     lane = Watched(s)
     s.thread("a", lane.post, "post a", 2 * PARK_BOUND)
@@ -166,8 +187,14 @@ def test_closing_with_parked_callers() -> None:
 def close_from_a_turn(s: Scenario) -> None:
     lane = Watched(s)
 
+    def close() -> None:
+        lane.closing = True
+        lane.lane.close()
+        lane.post("post late")
+        s.expect(lane.refused[-1:] == ["post late"], "closed is closed, also while the turn lasts")
+
     def close_inside() -> None:
-        lane.lane.run(lane.lane.close)
+        lane.lane.run(close)
 
     s.thread("a", close_inside)
     s.thread("b", lane.post, "post b")
@@ -180,29 +207,162 @@ def test_close_from_a_turn() -> None:
     run_exhaustive(close_from_a_turn, preemptions=2)
 
 
-def crossing_lanes(s: Scenario) -> None:
-    """Two callers, each on one lane, want the other's: one is told, the other goes on."""
-    first, second = StateLane("first"), StateLane("second")
+def who_waits_is_not_passed(s: Scenario) -> None:
+    """Who has waited for longer than the bound gets the lane before anybody who comes later."""
+    lane = Watched(s)
+
+    def late() -> None:
+        s.sleep(2 * PARK_BOUND)
+        lane.run("run late")
+
+    s.thread("long", lane.run, "run long", 3 * PARK_BOUND)
+    s.thread("b", lane.run, "run b")
+    s.thread("late", late)
+    lane.check()
+    s.check("in this order", lambda: lane.ran.index("run b") < lane.ran.index("run late"))
+
+
+def an_interrupted_caller(s: Scenario, arrives: float = 0.5 * PARK_BOUND) -> None:
+    """It gives its place up, or the lane if it got it just now: then to who waits behind it."""
+    lane = Watched(s)
+
+    def later(long: float, body: Callable[[str], object], name: str) -> None:
+        s.sleep(long)
+        with suppress(KeyboardInterrupt):
+            body(name)
+
+    s.thread("b", later, arrives, lane.run, "run b")
+    s.thread("c", later, PARK_BOUND, lane.run, "run c")
+    s.thread("signal", later, 4 * PARK_BOUND, s.interrupt, "b")
+    s.thread("long", lane.run, "run long", 4 * PARK_BOUND)
+    s.thread("late", later, 4 * PARK_BOUND, lane.run, "run late")
+    lane.check()
+    s.check("nobody is passed", lambda: lane.ran.index("run c") < lane.ran.index("run late"))
+
+
+def an_interrupted_caller_in_the_middle(s: Scenario) -> None:
+    an_interrupted_caller(s, 1.5 * PARK_BOUND)
+
+
+def test_who_waits_is_not_passed() -> None:
+    run_exhaustive(who_waits_is_not_passed, preemptions=1, switches=1)
+    run_random(an_interrupted_caller)
+    run_exhaustive(an_interrupted_caller, preemptions=2, switches=0)
+    run_exhaustive(an_interrupted_caller_in_the_middle, preemptions=2, switches=0)
+
+
+def lanes_inside_lanes(s: Scenario) -> None:
+    """A thread is on the lanes it holds, and on no other, also where it runs what somebody else posted."""
+    outer, inner = StateLane("outer", rank=1), StateLane("inner", rank=2)
+    on_outer: set[int] = set()
+
+    def known() -> None:
+        around = s.world.current.number in on_outer
+        s.expect(StateLane.current is inner and inner.is_on_lane, "on the inner lane")
+        s.expect(outer.is_on_lane == around, "on the outer lane, or not")
+        s.expect(told(inner, inner.throw_if_reentrant) and told(inner, inner.run), "re-entry is told")
+        s.expect(told(outer, outer.run), "re-entry, or the lock order, is told")
+
+    def told(lane: StateLane, enter: Callable[..., object]) -> bool:
+        try:
+            enter(*[s.step] * (enter == lane.run))
+        except InvalidOperation as error:
+            return lane.name in str(error)
+        return False
+
+    def both(then: Callable[[Callable[[], None]], object]) -> None:
+        with s.alone(on_outer, "one turn at a time"):
+            then(known)
+
+    s.thread("a", outer.run, both, inner.run)
+    s.thread("b", inner.run, known)
+    s.thread("c", outer.run, both, inner.try_post)
+    s.thread("d", inner.try_post, known)
+
+
+def test_lanes_inside_lanes() -> None:
+    run_random(lanes_inside_lanes)
+
+
+def after_a_fork(s: Scenario) -> None:
+    """In the child the locks are in an unknown state: what would wait for one is refused."""
+    lane = StateLane("x")
+
+    def refused(call: Callable[..., object], *args: object) -> bool:
+        try:
+            call(*args)
+        except InvalidOperation:
+            return True
+        return False
+
+    def parent() -> None:
+        _sync._count_fork()
+        s.expect(refused(lane.try_post, s.step) and refused(lane.close), "refused")
+        s.expect(refused(lane.run, s.step), "refused while another thread of the parent had it")
+
+    lane.run(lambda: (s.thread_now("child", parent), s.sleep(1.0)))
+
+
+def test_after_a_fork() -> None:
+    run_exhaustive(after_a_fork, preemptions=1)
+
+
+def crossing(s: Scenario, names: str, *paths: str, long: float = 0.0) -> None:
+    """A thread per path, which enters those lanes: where they are in each other's way, one is told."""
+    lanes = {name: StateLane(name) for name in names}
     outcomes: list[str] = []
 
-    def cross(outer: StateLane, inner: StateLane) -> Callable[[], None]:
-        def inside() -> None:
-            try:
-                outer.run(inner.run, s.step)
-            except InvalidOperation as error:
-                s.expect("first" in str(error) and "second" in str(error), "both lanes are named")
-                outcomes.append("told")
-            else:
-                outcomes.append("went on")
+    def enter(path: str) -> None:
+        if long and len(path) == 1:
+            s.sleep(long)
+        if path:
+            lanes[path[0]].run(enter, path[1:])
 
-        return inside
+    def thread(path: str) -> None:
+        try:
+            enter(path)
+        except InvalidOperation as error:
+            s.expect(all(f"'{path[-1]}'" in str(error) for path in paths), "the lanes that are waited for are named")
+            outcomes.append("told")
+        else:
+            outcomes.append("went on")
 
-    s.thread("a", cross(first, second))
-    s.thread("b", cross(second, first))
-    s.check("both ended, and at most one was told", lambda: len(outcomes) == 2 and outcomes.count("told") <= 1)
+    for path in paths:
+        s.thread(path, thread, path)
+    s.check("all ended, and at most one was told", lambda: outcomes.count("told") <= 1 and len(outcomes) == len(paths))
+
+
+def crossing_lanes(s: Scenario) -> None:
+    crossing(s, "ab", "ab", "ba")
+
+
+def crossing_at_the_same_time(s: Scenario) -> None:
+    crossing(s, "ab", "ab", "ba", long=1.0)
+
+
+def crossing_the_outer_one(s: Scenario) -> None:
+    crossing(s, "abc", "abc", "ca")
 
 
 def test_crossing_lanes() -> None:
     run_random(crossing_lanes)
     run_exhaustive(crossing_lanes, preemptions=2)
-    run_lines(crossing_lanes, MODULES)
+    run_exhaustive(crossing_at_the_same_time, preemptions=1, lines=MODULES)
+    run_exhaustive(crossing_the_outer_one, preemptions=2)
+
+
+def one_wait_ends_as_another_begins(s: Scenario) -> None:
+    lanes = {name: StateLane(name) for name in "abcd"}
+
+    def through(outer: str, inner: str, at: float) -> None:
+        s.sleep(at)
+        lanes[outer].run(lanes[inner].run, s.step)
+
+    s.thread("first", through, "a", "b", PARK_BOUND)
+    s.thread("second", through, "c", "d", 3 * PARK_BOUND)
+    s.thread("holds b", lanes["b"].run, s.sleep, 3 * PARK_BOUND)
+    s.thread("holds d", lanes["d"].run, s.sleep, 4 * PARK_BOUND)
+
+
+def test_one_wait_ends_as_another_begins() -> None:
+    run_exhaustive(one_wait_ends_as_another_begins, preemptions=1, switches=0, lines=MODULES[1:])
