@@ -295,12 +295,16 @@ def after_a_fork(s: Scenario) -> None:
             return True
         return False
 
-    def parent() -> None:
+    def child() -> None:
         _sync._count_fork()
         s.expect(refused(lane.try_post, s.step) and refused(lane.close), "refused")
         s.expect(refused(lane.run, s.step), "refused while another thread of the parent had it")
 
-    lane.run(lambda: (s.thread_now("child", parent), s.sleep(1.0)))
+    def hold() -> None:
+        s.thread_now("child", child)
+        s.sleep(1.0)
+
+    lane.run(hold)
 
 
 def test_after_a_fork() -> None:
