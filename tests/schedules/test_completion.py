@@ -174,3 +174,8 @@ def polling(s: Scenario) -> None:
 def test_polling() -> None:
     run_exhaustive(polling, preemptions=2)
     run_lines(polling, MODULES)
+
+
+def test_kept() -> None:
+    """The check was read twice: the first seed that saw it (`mutants/completion.toml` says whether it still does)."""
+    run_lines(waiting_where_it_may_be_forbidden, MODULES, [20])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.state import StateLane
 from zlink_nogil.state.lane import PARK_BOUND
 
-from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness import Scenario, ScenarioFunction, run_exhaustive, run_lines, run_random
 
 MODULES = ["zlink_nogil.state.lane", "zlink_nogil.state._waits"]
 
@@ -370,3 +372,15 @@ def one_wait_ends_as_another_begins(s: Scenario) -> None:
 
 def test_one_wait_ends_as_another_begins() -> None:
     run_exhaustive(one_wait_ends_as_another_begins, preemptions=1, switches=0, lines=MODULES[1:])
+
+
+KEPT = {
+    "a second close returns early": (two_closes, 0),
+    "work is accepted behind a close": (post_and_close, 4),
+}
+"""Bugs that were there, and the first seed that saw them: `mutants/lane.toml` says whether it still does."""
+
+
+@pytest.mark.parametrize(("scenario", "seed"), KEPT.values(), ids=KEPT)
+def test_kept(scenario: ScenarioFunction, seed: int) -> None:
+    run_random(scenario, [seed])

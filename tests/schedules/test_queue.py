@@ -305,3 +305,8 @@ def bursts_begin_again(s: Scenario) -> None:
 
 def test_bursts_begin_again() -> None:
     run_random(bursts_begin_again, 50)
+
+
+def test_kept() -> None:
+    """Work was accepted behind a close: the first seed that saw it (`mutants/queue.toml` says whether it still does)."""
+    run_random(closing, [157])

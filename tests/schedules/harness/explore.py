@@ -146,9 +146,11 @@ def _exhaustive(search: _Search, strategy: Exhaustive, most: int) -> Finding | N
     return None
 
 
-def _seeds(count: int) -> Iterable[int]:
+def _seeds(count: int | Sequence[int]) -> Sequence[int]:
     if settings.seed is not None:
         return (settings.seed,)
+    if not isinstance(count, int):
+        return count
     first = settings.first_seed or 0
     return range(first, first + (settings.schedules or count))
 
@@ -181,15 +183,19 @@ def find_exhaustive(
     return _exhaustive(_Search(scenario, None, limit, patience), Exhaustive(preemptions, switches), most)
 
 
-def run_random(scenario: ScenarioFunction, seeds: int = 200, *, preemptions: int = 3) -> Summary:
-    """Assert that no schedule of that many seeds fails."""
+def run_random(scenario: ScenarioFunction, seeds: int | Sequence[int] = 200, *, preemptions: int = 3) -> Summary:
+    """Assert that no schedule of that many seeds, or of those, fails."""
     began = time.monotonic()
     search = _Search(scenario)
     return _summary(search, _random(search, _seeds(seeds), preemptions), began)
 
 
 def run_lines(
-    scenario: ScenarioFunction, modules: Iterable[ModuleType | str], seeds: int = 100, *, preemptions: int = 3
+    scenario: ScenarioFunction,
+    modules: Iterable[ModuleType | str],
+    seeds: int | Sequence[int] = 100,
+    *,
+    preemptions: int = 3,
 ) -> Summary:
     """As `run_random`, switching at any line of `modules` as well."""
     began = time.monotonic()
