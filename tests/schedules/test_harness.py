@@ -459,9 +459,38 @@ def test_epoll_has_the_semantics_of_the_real_one() -> None:
         epoll.register(fd)
         descriptor.close()
         assert epoll.poll(0) == [], "a closed descriptor leaves every set"
+        heir = s.descriptor(fd)
+        heir.raise_()
+        with pytest.raises(FileNotFoundError):
+            epoll.modify(fd, select.EPOLLIN)
+        epoll.register(fd, select.EPOLLIN)
+        assert epoll.poll(0) == [(fd, select.EPOLLIN)], "its number is another one's"
         epoll.close()
         with pytest.raises(ValueError, match="closed epoll"):
             epoll.poll()
+
+    assert replay(scenario, []).failure is None
+
+
+def test_an_epoll_set_can_be_watched() -> None:
+    """It is readable while something in it is ready."""
+
+    def scenario(s: Scenario) -> None:
+        outer, inner = _sync.Epoll(), _sync.Epoll()
+        descriptor = s.descriptor()
+        outer.register(inner.fileno(), select.EPOLLIN)
+        inner.register(descriptor.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        with pytest.raises(NotImplementedError):
+            _sync.Epoll().register(inner.fileno(), select.EPOLLIN | select.EPOLLET)
+        assert outer.poll(0) == []
+        descriptor.raise_()
+        assert outer.poll() == outer.poll() == [(inner.fileno(), select.EPOLLIN)], "a level"
+        assert inner.poll(0) == [(descriptor.fileno(), select.EPOLLIN)]
+        assert outer.poll(0) == [], "it was reported"
+        inner.modify(descriptor.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        assert outer.poll(0) == [(inner.fileno(), select.EPOLLIN)]
+        inner.close()
+        assert outer.poll(0) == []
 
     assert replay(scenario, []).failure is None
 

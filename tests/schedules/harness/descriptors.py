@@ -29,20 +29,23 @@ def _error(number: int) -> OSError:
 
 
 class Descriptor:
-    """Something to poll. `state` holds the EPOLL* bits that are true now."""
+    """Something to poll. `state` holds the EPOLL* bits that are true now. `number` is that of one that was closed."""
 
-    def __init__(self, kind: str = "Descriptor") -> None:
+    def __init__(self, kind: str = "Descriptor", number: int | None = None) -> None:
         self.world = world = the_world()
         self.label = world.label(kind)
         self.holder: Strand | None = None
         self.state = 0
         self.edges = 0
         self.closed = False
-        self._fd = _FIRST + len(world.descriptors)
+        self._fd = _FIRST + len(world.descriptors) if number is None else number
         world.descriptors[self._fd] = self
 
     def fileno(self) -> int:
         return self._fd
+
+    def bits(self) -> int:
+        return self.state
 
     def raise_(self, bits: int = select.EPOLLIN) -> None:
         """Something arrived: true until `lower`, and one edge."""
@@ -87,7 +90,7 @@ class _Interest:
         descriptor = self.descriptor
         if descriptor.closed or (self.mask & select.EPOLLET and self.seen == descriptor.edges):
             return 0
-        return descriptor.state & self.mask
+        return descriptor.bits() & self.mask
 
     def report(self) -> int:
         events = self.events()
@@ -97,18 +100,22 @@ class _Interest:
         return events
 
 
-class Epoll:
+class Epoll(Descriptor):
+    """Itself something to poll: readable while something in it is ready."""
+
     def __init__(self, sizehint: int = -1, flags: int = 0) -> None:  # noqa: ARG002 - the real signature
-        self._world = the_world()
-        self.label = self._world.label("Epoll")
-        self.holder: Strand | None = None
-        self.closed = False
+        super().__init__("Epoll")
         self._interests: dict[int, _Interest] = {}
+
+    def bits(self) -> int:
+        return select.EPOLLIN if not self.closed and self._is_ready() else 0
 
     def register(self, fd: int, eventmask: int = select.EPOLLIN | select.EPOLLPRI | select.EPOLLOUT) -> None:
         descriptor = self._look_up("register", fd)
         if fd in self._interests:
             raise _error(errno.EEXIST)
+        if isinstance(descriptor, Epoll) and eventmask & select.EPOLLET:
+            raise NotImplementedError("the edges of an epoll set are not counted")
         self._interests[fd] = _Interest(descriptor, eventmask)
 
     def modify(self, fd: int, eventmask: int) -> None:
@@ -125,13 +132,9 @@ class Epoll:
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         if self.closed:
             raise ValueError("I/O operation on closed epoll object")
-        self._world.wait("poll", self, self._is_ready, None if timeout is None or timeout < 0 else timeout)
+        self.world.wait("poll", self, self._is_ready, None if timeout is None or timeout < 0 else timeout)
         ready = [(fd, interest) for fd, interest in self._interests.items() if interest.events()]
         return [(fd, interest.report()) for fd, interest in ready[: maxevents if maxevents > 0 else None]]
-
-    def close(self) -> None:
-        self._world.offer("close", self)
-        self.closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -143,10 +146,12 @@ class Epoll:
         return any(interest.events() for interest in self._interests.values())
 
     def _look_up(self, op: str, fd: int) -> Descriptor:
-        self._world.offer(op, self)
+        self.world.offer(op, self)
         if self.closed:
             raise ValueError("I/O operation on closed epoll object")
-        descriptor: Descriptor | None = self._world.descriptors.get(fd)
+        descriptor: Descriptor | None = self.world.descriptors.get(fd)
         if descriptor is None or descriptor.closed:
             raise _error(errno.EBADF)
+        if fd in self._interests and self._interests[fd].descriptor is not descriptor:
+            del self._interests[fd]  # it left when it was closed
         return descriptor

@@ -78,9 +78,9 @@ class Scenario:
     def world(self) -> World:
         return self._world
 
-    def descriptor(self) -> Descriptor:
-        """Something to poll with `_sync.Epoll`."""
-        return Descriptor()
+    def descriptor(self, number: int | None = None) -> Descriptor:
+        """Something to poll with `_sync.Epoll`; `number` is that of one that was closed, to be used again."""
+        return Descriptor(number=number)
 
     def timeouts_race(self, within: float = 10.0) -> None:
         """Timed waits of up to that many seconds may run out although others could run, as with slow threads.
