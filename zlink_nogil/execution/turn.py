@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler import Suspension, Waker
+from zlink_nogil.scheduler.suspension import hint_at_bridge, not_awaitable
 
 if TYPE_CHECKING:
     from zlink_nogil.execution._lane import Lane
@@ -127,6 +128,7 @@ class Turn(ABC):
             try:
                 awaited, value = self._context.run(self._step, interruption)
             except BaseException as error:  # the outcome of user code, whatever it is
+                hint_at_bridge(error)
                 self._settle()
                 self.fail(error)
                 return None
@@ -167,9 +169,6 @@ class Turn(ABC):
                 awaited = coroutine.send(None) if interruption is None else coroutine.throw(interruption)
                 if isinstance(awaited, Suspension):
                     return awaited, None
-                interruption = InvalidOperation(
-                    f"a handler can await tasks, completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
-                    "for asyncio use Completion.as_future() on the asyncio side"
-                )
+                interruption = not_awaitable("a handler", awaited)
         except StopIteration as end:
             return None, end.value

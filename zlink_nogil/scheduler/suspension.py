@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Final
 
-__all__ = ["Suspension", "Waker"]
+from zlink_nogil.errors import InvalidOperation
+
+__all__ = ["Suspension", "Waker", "hint_at_bridge", "not_awaitable"]
 
 type Waker = Callable[[Suspension], None]
 """Called with what was awaited. Short, and takes no lock but leaves: it runs on the stack of whoever ends the wait."""
@@ -26,3 +29,21 @@ class Suspension:
     @abstractmethod
     def remove_waker(self, waker: Waker) -> None:
         """Forget a waker that was not called yet, and what it holds; harmless otherwise. Thread-safe."""
+
+
+_BRIDGE: Final = "asyncio needs a loop of its own: await task.from_asyncio(...)"
+
+
+def hint_at_bridge(error: BaseException) -> None:
+    """Add to asyncio's complaint about a missing loop what to do about it."""
+    missing_loop = isinstance(error, RuntimeError) and "no running event loop" in str(error)
+    if missing_loop and _BRIDGE not in getattr(error, "__notes__", ()):
+        error.add_note(_BRIDGE)
+
+
+def not_awaitable(who: str, awaited: object) -> InvalidOperation:
+    """What is raised in `who` ("a task") when it awaits something of somebody else's."""
+    return InvalidOperation(
+        f"{who} can await tasks, completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
+        "for asyncio use task.from_asyncio(...) here, or Completion.as_future() on the asyncio side"
+    )

@@ -23,7 +23,7 @@ from typing import Any, Final
 from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.pool import WorkerPool
-from zlink_nogil.scheduler.suspension import Suspension, Waker
+from zlink_nogil.scheduler.suspension import Suspension, Waker, hint_at_bridge, not_awaitable
 from zlink_nogil.scheduler.task_table import release
 from zlink_nogil.scheduler.worker import Worker, here
 
@@ -180,8 +180,7 @@ class Task[T](Completion[T]):
         del self._context  # and what the caller's variables hold
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, RuntimeError) and "no running event loop" in str(error):
-            error.add_note("asyncio needs a loop of its own: await task.from_asyncio(...)")
+        hint_at_bridge(error)
         self._guard = _Unseen(self._pool, _Report(self.name, error), seen=isinstance(error, Cancelled))
         self.fail(error)
 
@@ -196,10 +195,7 @@ class LocalTask[T](Task[T]):
 def _cannot_await(awaited: object, task: Task[Any]) -> InvalidOperation:
     if awaited is task:
         return InvalidOperation(f"{task!r} cannot wait for itself")
-    return InvalidOperation(
-        f"a task can await tasks, completions and calls of zlink_nogil, not {type(awaited).__name__!r}; "
-        "for asyncio use task.from_asyncio(...) here, or Completion.as_future() on the asyncio side"
-    )
+    return not_awaitable("a task", awaited)
 
 
 # -- failures nobody looked at --------------------------------------------------------------------------------------
