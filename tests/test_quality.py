@@ -29,7 +29,7 @@ def test_format() -> None:
 
 @pytest.mark.timeout(600)  # ten seconds without a cache on a free machine
 def test_types() -> None:
-    assert_clean("mypy", "--strict", "zlink_nogil")
+    assert_clean("mypy", "--strict", "zlink_nogil", "bench")
 
 
 def test_import_contracts() -> None:

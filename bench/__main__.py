@@ -1,0 +1,72 @@
+"""`python -m bench SUBJECT`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import report
+from bench.measure import Cell, Plan, Void
+from bench.scheduler import CELLS as SCHEDULER
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Measure, interleaved with baselines, and say on what."""
+
+
+@main.command()
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Rounds, after one to warm up.")
+@click.option("--rows", multiple=True, metavar="CELL ...", help="Only these cells; all by default.")
+@click.argument("more", nargs=-1, metavar="[CELL]...")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Threads of every pool.")
+@click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Times all sizes.")
+@click.option("--sleepers", default=1_000_000, show_default=True, type=click.IntRange(100), help="Of sleeping_memory.")
+@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there.")
+@click.option("--allow-gil", is_flag=True, help="Measure with the GIL on, too.")
+def scheduler(
+    runs: int,
+    rows: tuple[str, ...],
+    more: tuple[str, ...],
+    workers: int,
+    scale: float,
+    sleepers: int,
+    file: Path | None,
+    allow_gil: bool,
+) -> None:
+    """Spawning, waking, scaling, sleeping."""
+    if sys._is_gil_enabled() and not allow_gil:
+        raise click.ClickException("the GIL is on, so threads take turns; PYTHON_GIL=0 on python3.13t, or --allow-gil")
+    names = [*rows, *more] or list(SCHEDULER)
+    if unknown := [name for name in names if name not in SCHEDULER]:
+        raise click.UsageError(f"no such cell: {', '.join(unknown)}; there are {', '.join(SCHEDULER)}")
+    run("scheduler", SCHEDULER, names, Plan(runs, workers, scale, sleepers), file)
+
+
+def run(title: str, cells: Mapping[str, Callable[[Plan], Cell]], names: list[str], plan: Plan, file: Path | None) -> None:
+    """Measure, show, write; exit code 1 when a cell is void."""
+    where = report.environment(plan)
+    console = Console(stderr=True)
+    measured: list[Cell] = []
+    for name in names:
+        console.print(f"{name} ...", highlight=False)
+        try:
+            measured.append(cells[name](plan))
+        except Void as reason:
+            measured.append(Cell(name, 0, void=str(reason)))
+    report.show(title, where, measured, Console(width=None if sys.stdout.isatty() else 120))
+    if file is not None:
+        report.write(file, where, measured)
+    if any(cell.void is not None for cell in measured):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # what was imported is not looked at again
+    main()

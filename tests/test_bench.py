@@ -1,0 +1,103 @@
+"""A tiny run of the measurements, so that they work when they are needed. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from children import run
+from click.testing import CliRunner
+
+from bench.__main__ import main
+from bench.measure import Plan, Void, compare
+from bench.scheduler import CELLS, spawning
+from bench.scheduler.waking import _until
+
+ROOT = Path(__file__).parent.parent
+GIL = os.environ.get("PYTHON_GIL")
+HAS_GIL = sys._is_gil_enabled()
+TINY = ("--runs", "1", "--scale", "0.01")
+NAMED = {
+    "spawn_and_run": {"ratio_thread_pool", "ratio_asyncio", "ratio_simple_queue"},
+    "spawn_and_run_outside": {"ratio_thread_pool", "ratio_asyncio", "ratio_simple_queue"},
+    "ping_pong": {"ratio_asyncio", "ratio_simple_queue"},
+    "wake": {"ratio_two_locks", "ratio_thread_pool"},
+    "fan_out": {"ratio_asyncio"},
+    "cpu_scaling": {"scaling", "scaling_thread_pool"},
+    "sleeping_memory": {"bytes_each", "spawn_us", "cancel_us", "bytes_each_asyncio"},
+}
+
+
+def bench(*arguments: str | Path, **changes: str | None) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "bench", "scheduler", *arguments, cwd=ROOT, **{"PYTHON_GIL": GIL, **changes})
+
+
+def test_every_cell_does_its_job_and_is_written_down(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    done = bench(*TINY, "--allow-gil", "--json", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(file.read_text())
+    cells = {cell["name"]: cell for cell in data["cells"]}
+    assert set(cells) == set(CELLS) == set(NAMED)
+    for name, figures in NAMED.items():
+        assert all(cells[name][figure] > 0 for figure in figures), cells[name]
+        assert cells[name]["spread"] >= 0
+        assert f"RESULT {name} " in done.stdout
+    assert data["environment"]["gil"] == HAS_GIL
+    assert data["environment"].keys() >= {"commit", "configured", "cflags", "cpus", "gc", "workers", "runs"}
+
+
+def test_cells_can_be_chosen() -> None:
+    done = bench(*TINY, "--allow-gil", "--rows", "wake", "fan_out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert results == ["wake", "fan_out"]
+
+
+def test_a_cell_that_is_none_is_refused() -> None:
+    done = CliRunner().invoke(main, ["scheduler", "--allow-gil", "--rows", "nothing"])
+    assert done.exit_code == 2
+    assert "no such cell: nothing" in done.output
+
+
+def test_refuses_with_the_gil_on() -> None:
+    done = bench(*TINY, PYTHON_GIL="1")  # any build takes 1
+    assert done.returncode == 1
+    assert "the GIL is on" in done.stderr
+
+
+def test_work_that_was_not_done_has_no_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    monkeypatch.setattr(spawning, "work", lambda number: number)
+    done = CliRunner().invoke(main, ["scheduler", *TINY, "--allow-gil", "--rows", "spawn_and_run", "--json", str(file)])
+    assert done.exit_code == 1
+    (cell,) = json.loads(file.read_text())["cells"]
+    assert cell.keys() == {"name", "void"}
+    assert cell["void"].startswith("thread_pool: results")
+
+
+def test_rows_take_turns_and_warm_up() -> None:
+    ran: list[str] = []
+
+    def row(name: str, seconds: float) -> float:
+        ran.append(name)
+        return seconds
+
+    cell = compare("x", 1, {"zlink": lambda: row("a", 2.0), "other": lambda: row("b", 3.0)}, runs=2)
+    assert ran == ["a", "b"] * 3
+    assert cell.figures == {"ratio_other": 1.5}
+    assert not cell.noisy
+
+
+def test_a_task_that_never_comes_is_void_not_a_hang() -> None:
+    with pytest.raises(Void, match="never"):
+        _until("never", lambda: False, patience=0.01)
+
+
+def test_a_plan_scales_but_not_to_nothing() -> None:
+    plan = Plan(runs=1, workers=1, scale=0.001, sleepers=100)
+    assert (plan.count(20_000), plan.count(10)) == (20, 2)
