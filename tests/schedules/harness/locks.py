@@ -262,11 +262,19 @@ class _Permit(Lock):
 
 
 class Parker(_sync.Parker):
-    """The real parker on a scripted permit, with a name of its own in reports."""
+    """As the real one, which waits in C, on a scripted permit, with a name of its own in reports."""
 
-    __slots__ = ()
+    __slots__ = ("_permit",)
 
     def __init__(self) -> None:
-        permit = _Permit("Parker")
-        permit.take()
-        self._permit = permit  # type: ignore[assignment]
+        self._permit = _Permit("Parker")
+        self._permit.take()
+
+    def park(self, timeout: float | None = None) -> bool:
+        return self._permit.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+    def unpark(self) -> None:
+        try:
+            self._permit.release()
+        except RuntimeError:
+            return  # a permit is already there
