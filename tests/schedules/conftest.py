@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from zlink_nogil.scheduler import pool as pool_module
 from zlink_nogil.scheduler.standby import _Seat
 
 from .harness import settings
@@ -25,3 +26,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def _order_of_seats(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-by goes through a set of its seats: in an order that does not depend on addresses."""
     monkeypatch.setattr(_Seat, "__hash__", lambda seat: next(iter(seat.driver.descriptors())), raising=False)
+
+
+class _NoWatch:
+    """A watch would be one more thread in every scenario with a pool."""
+
+    def __init__(self, pool: object) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "Watch", _NoWatch)

@@ -13,8 +13,6 @@ import pytest
 from zlink_nogil import Completion, Context, Host, _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown, ZLinkError
 from zlink_nogil.messaging import node as node_module
-from zlink_nogil.scheduler import pool as pool_module
-from zlink_nogil.scheduler import standby as standby_module
 
 from .harness import Scenario, run_exhaustive, run_kept, run_lines, run_random
 from .harness.sockets import Network
@@ -26,10 +24,8 @@ _network: list[Network] = []
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every host of a run is on the run's network, and none meets a stand-by that an earlier test has started."""
+    """Every host of a run is on the run's network."""
     monkeypatch.setattr(node_module, "Context", lambda: _network[0])
-    monkeypatch.setattr(standby_module, "_default", None)
-    monkeypatch.setattr(pool_module, "_default", None)
     yield
     _network.clear()
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler import Completion, WorkerPool
-from zlink_nogil.scheduler import pool as pool_module
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler.spawning import sleep, spawn, yield_now
 from zlink_nogil.scheduler.tasks import Task
@@ -21,10 +19,8 @@ MODULES = ["zlink_nogil.scheduler.tasks", "zlink_nogil.scheduler.task_table", "z
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready_module, "SPINS", 1)
-    monkeypatch.setattr(pool_module, "_default", None)
-    yield
 
 
 class Steps:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler.completion import Completion
+from zlink_nogil.scheduler.per_process import PerProcess
 from zlink_nogil.scheduler.spawning import current_pool
 
 if TYPE_CHECKING:
@@ -181,27 +182,24 @@ class AsyncioThread:
 
 # -- the process's loop ---------------------------------------------------------------------------------------------
 
-_default_lock = _sync.Lock()
-_default: AsyncioThread | None = None
-_left_behind: list[AsyncioThread] = []  # by a fork; a loop that is collected closes what it shares with the parent
-
 
 def default_bridge() -> AsyncioThread:
     """The process's asyncio thread (a new one in a forked child), closed at interpreter exit."""
-    global _default, _default_lock
-    if _default is not None and _default.inherited():
-        _left_behind.append(_default)
-        _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
-    with _default_lock:
-        if _default is None:
-            _default = AsyncioThread()
-            atexit.register(_close_at_exit, _default)
-        return _default
+    return _bridge.get()
+
+
+def _make() -> AsyncioThread:
+    bridge = AsyncioThread()
+    atexit.register(_close_at_exit, bridge)
+    return bridge
 
 
 def _close_at_exit(bridge: AsyncioThread) -> None:
     if not bridge.inherited() and not bridge.close(LONGEST_END):
         _log.warning("at exit: asyncio tasks did not end within %s s of being cancelled", LONGEST_END)
+
+
+_bridge = PerProcess(_make)
 
 
 def from_asyncio[T](work: Coroutine[Any, Any, T] | Callable[[], Awaitable[T]]) -> Completion[T]:

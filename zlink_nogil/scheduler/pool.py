@@ -34,6 +34,7 @@ from zlink_nogil.scheduler import interrupts
 from zlink_nogil.scheduler._orphans import Orphan
 from zlink_nogil.scheduler.blocking import BlockingCalls
 from zlink_nogil.scheduler.hand_over import Places
+from zlink_nogil.scheduler.per_process import PerProcess
 from zlink_nogil.scheduler.ready import ROUND, ReadySet
 from zlink_nogil.scheduler.settings import cpus_to_pin, default_workers, pinned_to, thread_per_core_asked
 from zlink_nogil.scheduler.statistics import Statistics, describe, take_statistics
@@ -294,22 +295,15 @@ class WorkerPool:
             again = runnable.run_slice()  # the workers have left
 
 
-_default_lock = _sync.Lock()
-_default: WorkerPool | None = None
-
-
 def default_pool() -> WorkerPool:
     """The process's pool, made on first use (a new one in a forked child) and closed at interpreter exit."""
-    global _default, _default_lock
-    if _default is not None:
-        if not _default.inherited():
-            return _default
-        _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
-    with _default_lock:
-        if _default is None:
-            _default = WorkerPool()
-            atexit.register(_close_at_exit, _default)
-        return _default
+    return _pool.get()
+
+
+def _make() -> WorkerPool:
+    pool = WorkerPool()
+    atexit.register(_close_at_exit, pool)
+    return pool
 
 
 def _close_at_exit(pool: WorkerPool) -> None:
@@ -321,3 +315,6 @@ def _close_at_exit(pool: WorkerPool) -> None:
         pool.close(timeout=5.0)
     except DeadlineExceeded as error:
         _log.warning("at exit: %s", error)
+
+
+_pool = PerProcess(_make)

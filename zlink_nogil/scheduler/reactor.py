@@ -30,6 +30,7 @@ from typing import Final
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler.completion import Completion
+from zlink_nogil.scheduler.per_process import PerProcess
 from zlink_nogil.scheduler.readiness import HasFileno, Readiness, closed, descriptor_of, end, ready
 from zlink_nogil.scheduler.standby import StandBy, default_standby
 
@@ -191,19 +192,12 @@ def _mask(waits: Iterable[Readiness]) -> int:
 
 # -- the process's reactor ------------------------------------------------------------------------------------------
 
-_default_lock = _sync.Lock()
-_default: Reactor | None = None
+_reactor = PerProcess(Reactor)
 
 
 def default_reactor() -> Reactor:
     """The process's reactor (a new one in a forked child)."""
-    global _default, _default_lock
-    if _default is not None and _default.inherited():
-        _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
-    with _default_lock:
-        if _default is None:
-            _default = Reactor()
-        return _default
+    return _reactor.get()
 
 
 def wait_readable(target: int | HasFileno) -> Completion[None]:

@@ -22,6 +22,7 @@ from typing import Final
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler.driver import Driver
+from zlink_nogil.scheduler.per_process import PerProcess
 
 __all__ = ["StandBy", "default_standby"]
 
@@ -194,16 +195,9 @@ class StandBy:
         return self._fork.inherited()
 
 
-_default_lock = _sync.Lock()
-_default: StandBy | None = None
+_standby = PerProcess(StandBy)
 
 
 def default_standby() -> StandBy:
     """The process's stand-by (a new one in a forked child)."""
-    global _default, _default_lock
-    if _default is not None and _default.inherited():
-        _default_lock, _default = _sync.Lock(), None  # the child has one thread: nobody else is here
-    with _default_lock:
-        if _default is None:
-            _default = StandBy()
-        return _default
+    return _standby.get()

@@ -36,8 +36,7 @@ _BRIDGE: Final = "asyncio needs a loop of its own: await task.from_asyncio(...)"
 
 def hint_at_bridge(error: BaseException) -> None:
     """Add to asyncio's complaint about a missing loop what to do about it."""
-    missing_loop = isinstance(error, RuntimeError) and "no running event loop" in str(error)
-    if missing_loop and _BRIDGE not in getattr(error, "__notes__", ()):
+    if error.args == ("no running event loop",) and _BRIDGE not in getattr(error, "__notes__", ()):
         error.add_note(_BRIDGE)
 
 

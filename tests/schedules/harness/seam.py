@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from zlink_nogil import _sync
+from zlink_nogil.scheduler.per_process import PerProcess
 
 from . import descriptors, locks, threads
 from .world import World
@@ -66,11 +67,14 @@ def scripted(world: World) -> Iterator[None]:
 
 
 def _renew(globals_: list[tuple[dict[str, Any], str, Any]]) -> None:
-    """Thread-local values start empty, as the threads of a run are new; locks are scripted."""
+    """Thread-local values start empty, as the threads of a run are new, and so does what a process has one of; locks are
+    scripted."""
     fresh: dict[int, threading.local] = {}
     for namespace, name, value in globals_:
         if isinstance(value, threading.local):
             namespace[name] = fresh.setdefault(id(value), type(value)())
+        elif isinstance(value, PerProcess):
+            namespace[name] = PerProcess(value.make)
         elif type(value) is _thread.LockType:
             namespace[name] = locks.Lock(f"{namespace['__name__']}.{name}")
 
