@@ -6,6 +6,7 @@ what is left of it and waits for its end, so that no `finally` block runs later 
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Awaitable, Coroutine, Generator, Iterable
 from typing import Any
@@ -85,7 +86,7 @@ def _started[T](contestant: Awaitable[T]) -> Completion[T]:
         return contestant
     if isinstance(contestant, Coroutine):
         return spawn(contestant)
-    if isinstance(contestant, Awaitable):
+    if inspect.isawaitable(contestant):
         return spawn(_await(contestant))
     raise TypeError(f"a task, a completion or an awaitable is needed, not {type(contestant).__name__!r}")
 
