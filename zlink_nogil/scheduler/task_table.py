@@ -2,11 +2,11 @@
 
 Guarantees
     A coroutine is claimed by one task at a time. A task that waits for something nobody else holds is kept alive.
-    After `cancel_all` nothing can be claimed, and every task that was has been cancelled once.
+    Every task has been cancelled by `cancel_all`, or finds `refusing` after its claim.
 
 Ownership
     `_shards`     dicts by the coroutine's id; single atomic operations. Several, so that workers seldom meet in one.
-    `_refusing`   written once by `cancel_all`, before it looks; read by `claim` after it has written
+    `refusing`    written once by `cancel_all`, before it looks; read after a claim has been written
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from zlink_nogil.errors import InvalidOperation, ShuttingDown
+from zlink_nogil.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from zlink_nogil.scheduler.tasks import Task
@@ -39,17 +39,14 @@ def release(shard: Shard, coroutine: Coroutine[Any, Any, Any]) -> bool:
 class TaskTable:
     def __init__(self) -> None:
         self._shards: tuple[Shard, ...] = tuple({} for _ in range(16))
-        self._refusing = False
+        self.refusing = False
 
     def claim(self, coroutine: Coroutine[Any, Any, Any], task: Task[Any]) -> Shard:
-        """`InvalidOperation` if another task has it, `ShuttingDown` after `cancel_all`."""
+        """`InvalidOperation` if another task has it. The caller looks at `refusing` then."""
         key = id(coroutine)
         shard = self._shards[key >> 6 & 15]
         if shard.setdefault(key, task) is not task:
             raise InvalidOperation(f"another task runs this coroutine already: {coroutine!r}")
-        if self._refusing:
-            shard.pop(key, None)
-            raise ShuttingDown("the pool is closed")
         return shard
 
     def any(self) -> bool:
@@ -70,7 +67,7 @@ class TaskTable:
 
     def cancel_all(self) -> int:
         """Cancel every task and accept no other; how many there were."""
-        self._refusing = True
+        self.refusing = True
         tasks = [task for shard in self._shards for task in list(shard.values()) if task is not None]
         for task in tasks:
             task.cancel()

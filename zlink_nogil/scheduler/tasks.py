@@ -83,10 +83,15 @@ class Task[T](Completion[T]):
         pool.start()
         self._shard = pool.tasks.claim(coroutine, self)
         worker = here.worker
-        if worker is not None and worker.pool is pool:
-            pool.ready.put(self, worker, self.home)
-        elif not pool.ready.add(self, self.home):
-            release(self._shard, coroutine)
+        if pool.tasks.refusing:
+            accepted = False
+        elif worker is not None and worker.pool is pool:
+            accepted = pool.ready.put(self, worker, self.home)
+        else:
+            accepted = pool.ready.add(self, self.home)
+        if not accepted:
+            if release(self._shard, coroutine):
+                pool.task_over()  # a worker may have seen it in the table
             raise ShuttingDown(f"pool {pool.name!r} is closed")
 
     def cancel(self) -> bool:
