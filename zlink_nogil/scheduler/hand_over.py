@@ -34,7 +34,7 @@ class Places:
         self._sit = sit
         self._lock = _sync.Lock()
         self._offered: deque[Worker] = deque()
-        self._blocked: dict[HandOver, Runnable | None] = {}
+        self._blocked: dict[HandOver, tuple[Runnable | None, deque[Runnable]]] = {}
 
     def fill(self, worker: Worker) -> None:
         """Find a thread for a new place. Raises what starting a thread raises."""
@@ -47,7 +47,7 @@ class Places:
         with self._lock:
             if len(self._blocked) >= MOST_BLOCKED:
                 raise CapacityExceeded(f"{MOST_BLOCKED} threads of pool {worker.pool.name!r} are blocked already")
-            self._blocked[blocked] = worker.running
+            self._blocked[blocked] = worker.running, worker.source
             worker.carrier = None
             self._offered.append(worker)
         here.worker = None
@@ -61,19 +61,20 @@ class Places:
             raise
 
     def come_back(self, worker: Worker, blocked: HandOver) -> None:
-        """By the thread that left: sit down again, if the place is still empty."""
+        """By the thread that left: sit down again, if the place is still empty, or empty again."""
         with self._lock:
-            del self._blocked[blocked]
+            running = self._blocked.pop(blocked)
             if worker not in self._offered:
                 return
             self._offered.remove(worker)
             worker.carrier = _sync.current_thread()
+            worker.running, worker.source = running
         here.worker = worker
 
     def blocked(self) -> list[Runnable | None]:
         """What the blocked threads are in the middle of."""
         with self._lock:
-            return list(self._blocked.values())
+            return [runnable for runnable, _ in self._blocked.values()]
 
     def _call_for(self, worker: Worker) -> None:
         try:
