@@ -57,7 +57,7 @@ def park(parker: _sync.Parker, timeout: float | None = None) -> bool:
         return parker.park(timeout)
     deadline = math.inf if timeout is None else _sync.monotonic() + timeout
     while True:
-        # A lock of 3.13t spins before it sleeps; a signal that comes meanwhile is handled when the wait ends.
+        # A signal that comes in the last instructions before the thread sleeps is handled when the wait ends.
         left = deadline - _sync.monotonic()
         if parker.park(min(left, LONGEST_DEAFNESS)):
             return True
