@@ -23,13 +23,12 @@ def current_pool() -> WorkerPool:
     return here.pool or default_pool()
 
 
-def _checked[T](coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+def _check(coroutine: Coroutine[Any, Any, Any]) -> None:
     if not isinstance(coroutine, types.CoroutineType):
         hint = "; call it" if callable(coroutine) else ""
         raise TypeError(f"a coroutine is needed, not {type(coroutine).__name__!r}{hint}")
     if coroutine.cr_suspended or coroutine.cr_running:
         raise InvalidOperation(f"somebody runs this coroutine already: {coroutine!r}")
-    return coroutine
 
 
 def spawn[T](coroutine: Coroutine[Any, Any, T], *, pool: WorkerPool | None = None) -> Task[T]:
@@ -38,9 +37,12 @@ def spawn[T](coroutine: Coroutine[Any, Any, T], *, pool: WorkerPool | None = Non
     Raises `TypeError` for what is no coroutine, `InvalidOperation` for one that runs already or in a forked child,
     `ShuttingDown` when the pool is closed.
     """
-    pool = pool or current_pool()
-    task = Task(pool, _checked(coroutine), pool.assign_home() if pool.thread_per_core else None)
-    task.begin()
+    _check(coroutine)
+    worker = here.worker  # shared by all threads, so looked at once (design 1.4)
+    if pool is None:
+        pool = worker.pool if worker is not None else current_pool()
+    task = Task(pool, coroutine, pool.assign_home() if pool.thread_per_core else None)
+    task.begin(worker)
     return task
 
 
@@ -49,9 +51,10 @@ def spawn_local[T](coroutine: Coroutine[Any, Any, T]) -> Task[T]:
 
     While the task blocks, that worker's place is not handed over.
     """
+    _check(coroutine)
     pool = current_pool()
-    task = LocalTask(pool, _checked(coroutine), pool.assign_home())
-    task.begin()
+    task = LocalTask(pool, coroutine, pool.assign_home())
+    task.begin(here.worker)
     return task
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown
-from zlink_nogil.scheduler.completion import Completion
+from zlink_nogil.scheduler.completion import SUCCEEDED, Completion
 from zlink_nogil.scheduler.pool import WorkerPool
 from zlink_nogil.scheduler.suspension import Suspension, Waker, hint_at_bridge, not_awaitable
 from zlink_nogil.scheduler.task_table import release
@@ -61,7 +61,7 @@ class Task[T](Completion[T]):
     __slots__ = ("_awaiting", "_cancelling", "_context", "_coroutine", "_guard", "_shard", "_stage", "home")
 
     def __init__(self, pool: WorkerPool, coroutine: Coroutine[Any, Any, T], home: Worker | None = None) -> None:
-        super().__init__(pool)
+        Completion.__init__(self, pool)  # through `super()` it shows in the price of a spawn
         self._coroutine = coroutine
         self._context = contextvars.copy_context()
         self._stage = READY
@@ -77,12 +77,14 @@ class Task[T](Completion[T]):
     def name(self) -> str:
         return self._coroutine.__qualname__
 
-    def begin(self) -> None:
-        """Give it to the pool: once. `ShuttingDown` when the pool is closed, but for the work of its own workers."""
+    def begin(self, worker: Worker | None) -> None:
+        """Give it to the pool: once, by the thread at `worker` (None: at no place).
+
+        `ShuttingDown` when the pool is closed, but for the work of its own workers.
+        """
         pool, coroutine = self._pool, self._coroutine
         pool.start()
         self._shard = pool.tasks.claim(coroutine, self)
-        worker = here.worker
         if pool.tasks.refusing:
             accepted = False
         elif worker is not None and worker.pool is pool:
@@ -139,7 +141,7 @@ class Task[T](Completion[T]):
                 interruption = _cannot_await(awaited, self)
         except StopIteration as end:
             self._leave_table()
-            self.succeed(end.value)
+            self._finish(SUCCEEDED, end.value)
             return False
         except BaseException as error:  # the outcome of user code, whatever it is
             self._leave_table()
