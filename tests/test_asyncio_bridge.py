@@ -302,6 +302,18 @@ def test_it_is_named_once(pool):
     assert len(raised.value.__notes__) == 1
 
 
+class Unprintable(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_an_error_that_cannot_be_printed_is_left_alone(start):
+    async def work() -> None:
+        raise Unprintable
+
+    assert type(outcome(start(work))) is Unprintable
+
+
 # -- the end --------------------------------------------------------------------------------------------------------
 
 

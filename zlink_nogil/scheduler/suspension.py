@@ -35,8 +35,9 @@ _BRIDGE: Final = "asyncio needs a loop of its own: await task.from_asyncio(...)"
 
 
 def hint_at_bridge(error: BaseException) -> None:
-    """Add to asyncio's complaint about a missing loop what to do about it."""
-    if error.args == ("no running event loop",) and _BRIDGE not in getattr(error, "__notes__", ()):
+    """Add to asyncio's complaint about a missing loop what to do about it. Runs no code of the error's own."""
+    message = error.args[0] if type(error) is RuntimeError and error.args else None
+    if type(message) is str and message == "no running event loop" and _BRIDGE not in getattr(error, "__notes__", ()):
         error.add_note(_BRIDGE)
 
 
