@@ -400,15 +400,17 @@ async def wait():
         print("cleaned up")
 
 waiting = task.from_asyncio(wait())
+awaited = threading.Event()
 
 async def awaits():
+    awaited.set()
     try:
         await waiting
     finally:
         print("told")
 
 spawned = task.spawn(awaits())
-begun.wait(10)
+begun.wait(10), awaited.wait(10)
 """
 
 FORKED = """
