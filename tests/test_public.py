@@ -53,6 +53,7 @@ SURFACE: dict[str, set[str]] = {
         "Driver",
         "Runnable",
         "StandBy",
+        "Statistics",
         "Suspension",
         "Waker",
         "WorkerPool",

@@ -1,7 +1,11 @@
 """zlink_nogil: a thread runtime for stateful server code on free-threaded CPython.
 
 One handler at a time per owner, owners in parallel on a few OS threads, messages between processes over ZeroMQ.
+What needs ZeroMQ is imported when it is first asked for: `zlink_nogil.task` and its neighbours do without.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _interpreter as _interpreter  # first: refuses what cannot run the rest
 from zlink_nogil.errors import (
@@ -22,9 +26,11 @@ from zlink_nogil.errors import (
     Unavailable,
     ZLinkError,
 )
-from zlink_nogil.hosting import Host
-from zlink_nogil.messaging import Call, Channel, Context, Mesh, NodeTarget
 from zlink_nogil.scheduler import Completion
+
+if TYPE_CHECKING:
+    from zlink_nogil.hosting import Host
+    from zlink_nogil.messaging import Call, Channel, Context, Mesh, NodeTarget
 
 __all__ = [
     "AlreadyExists",
@@ -51,3 +57,14 @@ __all__ = [
     "Unavailable",
     "ZLinkError",
 ]
+
+_LATER = {"Host": "zlink_nogil.hosting"} | dict.fromkeys(
+    ("Call", "Channel", "Context", "Mesh", "NodeTarget"), "zlink_nogil.messaging"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value

@@ -4,6 +4,7 @@ from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.driver import Driver
 from zlink_nogil.scheduler.pool import WorkerPool, default_pool
 from zlink_nogil.scheduler.standby import StandBy, default_standby
+from zlink_nogil.scheduler.statistics import Statistics
 from zlink_nogil.scheduler.suspension import Suspension, Waker
 from zlink_nogil.scheduler.worker import Runnable
 
@@ -12,6 +13,7 @@ __all__ = [
     "Driver",
     "Runnable",
     "StandBy",
+    "Statistics",
     "Suspension",
     "Waker",
     "WorkerPool",
