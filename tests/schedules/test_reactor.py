@@ -146,6 +146,32 @@ def test_announced_as_closing() -> None:
     run_lines(announced_as_closing, MODULES)
 
 
+def announced_while_the_reactor_closes(s: Scenario) -> None:
+    """The announcement ends the wait before it returns, or finds a reactor that ends all of them."""
+    waits, descriptor = Waits(s), s.descriptor()
+    wait = waits.reactor.wait(descriptor, READABLE)
+    closing = False
+
+    def announce() -> None:
+        waits.reactor.notify_closing(descriptor)
+        s.expect(wait.done() or closing, "it is over when the announcement returns")
+
+    def close() -> None:
+        nonlocal closing
+        closing = True
+        waits.reactor.close()
+
+    s.thread("announcer", announce)
+    s.thread("closer", close)
+    s.check("it has ended", lambda: isinstance(wait.exception(), Unavailable | ShuttingDown))
+
+
+def test_announced_while_the_reactor_closes() -> None:
+    run_random(announced_while_the_reactor_closes)
+    run_exhaustive(announced_while_the_reactor_closes, preemptions=1, switches=1)
+    run_lines(announced_while_the_reactor_closes, MODULES)
+
+
 def the_same_direction_twice(s: Scenario) -> None:
     """One waits and the other is refused, or one after the other."""
     waits, descriptor = Waits(s), s.descriptor()
