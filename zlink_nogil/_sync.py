@@ -42,8 +42,8 @@ class Parker:
 
     Holds at most one permit; each holder keeps its own parker, so no other wait can eat the permit.
 
-    A queue, not a lock: a lock of 3.13t gives the CPU away up to forty times before it sleeps, which costs the thread more
-    than the sleep does, and on a busy machine a time slice of somebody else's each time.
+    A queue, not a lock: a lock of 3.13t gives the CPU away up to forty times before it sleeps. With a core for each thread
+    that is a little faster; where threads share one, or the machine is busy, it takes twice as long.
     """
 
     __slots__ = ("_permits",)
