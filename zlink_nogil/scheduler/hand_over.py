@@ -39,26 +39,17 @@ class Places:
     def fill(self, worker: Worker) -> None:
         """Find a thread for a new place. Raises what starting a thread raises."""
         with self._lock:
-            self._offered.append(worker)
-        self._call_for(worker)
+            self._call_for(worker)
 
     def offer(self, worker: Worker, blocked: HandOver) -> None:
         """By the thread that sits at `worker`: it leaves. `CapacityExceeded`, or what starting a thread raises."""
         with self._lock:
             if len(self._blocked) >= MOST_BLOCKED:
                 raise CapacityExceeded(f"{MOST_BLOCKED} threads of pool {worker.pool.name!r} are blocked already")
+            self._call_for(worker)
             self._blocked[blocked] = worker.running, worker.source
             worker.carrier = None
-            self._offered.append(worker)
         here.worker = None
-        try:
-            self._call_for(worker)
-        except BaseException:
-            with self._lock:
-                del self._blocked[blocked]
-                worker.carrier = _sync.current_thread()
-            here.worker = worker
-            raise
 
     def come_back(self, worker: Worker, blocked: HandOver) -> None:
         """By the thread that left: sit down again, if the place is still empty, or empty again."""
@@ -77,14 +68,9 @@ class Places:
             return [runnable for runnable, _ in self._blocked.values()]
 
     def _call_for(self, worker: Worker) -> None:
-        try:
-            self._threads.run(self._sit_down)
-        except BaseException:
-            with self._lock:
-                if worker not in self._offered:  # somebody who was called for another place sits here
-                    return
-                self._offered.remove(worker)
-            raise
+        """Under the lock: a thread comes for every place that is offered, or it is not offered."""
+        self._threads.run(self._sit_down)
+        self._offered.append(worker)
 
     def _sit_down(self) -> None:
         """A spare thread's job: any place that is free, if there still is one."""
