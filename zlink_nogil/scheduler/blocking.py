@@ -52,20 +52,15 @@ class BlockingCalls:
         with self._lock:
             if self._refusing or (self._closing and not inside):
                 return False
+            if self._running < MOST:
+                try:
+                    self._threads.run(self._work)
+                    self._running += 1
+                except BaseException:
+                    if not self._running:
+                        raise
             self._line.append(call)
-            if self._running >= MOST:
-                return True
-            self._running += 1
-        try:
-            self._threads.run(self._work)
-        except BaseException:
-            with self._lock:
-                self._running -= 1
-                if self._running or call not in self._line:
-                    return True  # another thread does it
-                self._line.remove(call)
-            raise
-        return True
+            return True
 
     def withdraw(self, call: BlockingCall) -> bool:
         """Take a call out of the line; False if it has begun, or is over. `withdrawn` is not called."""

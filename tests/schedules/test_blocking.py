@@ -1,0 +1,174 @@
+"""`BlockingCalls` under every schedule: the line, withdrawing, closing, threads that cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.scheduler import blocking as blocking_module
+from zlink_nogil.scheduler.blocking import BlockingCalls
+from zlink_nogil.scheduler.spawning import sleep, spawn
+from zlink_nogil.scheduler.threads import ThreadCache
+
+from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .threads_that_fail import fail_to_start
+
+MODULES = ["zlink_nogil.scheduler.blocking"]
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking_module, "MOST", 1)
+
+
+class Counter:
+    """How many calls run at this moment, and what became of each."""
+
+    def __init__(self, s: Scenario) -> None:
+        self.s = s
+        self.running = 0
+        self.ends: list[tuple[str, str]] = []
+        self.accepted: list[str] = []
+
+    def names(self, how: str) -> list[str]:
+        return [name for name, end in self.ends if end == how]
+
+
+class Call:
+    def __init__(self, counter: Counter, name: str) -> None:
+        self.counter = counter
+        self.name = name
+
+    def run(self) -> None:
+        counter = self.counter
+        counter.running += 1
+        counter.s.expect(counter.running <= blocking_module.MOST, "no more than the bound run")
+        counter.s.step("runs")
+        counter.running -= 1
+        counter.ends.append((self.name, "ran"))
+
+    def withdrawn(self) -> None:
+        self.counter.ends.append((self.name, "withdrawn"))
+
+
+def new_calls() -> BlockingCalls:
+    return BlockingCalls(ThreadCache(WorkerPool(1), lambda: None))
+
+
+def add(calls: BlockingCalls, counter: Counter, name: str) -> None:
+    try:
+        if calls.add(Call(counter, name)):
+            counter.accepted.append(name)
+    except RuntimeError:
+        counter.ends.append((name, "refused"))
+
+
+def one_end_each(counter: Counter, calls: BlockingCalls) -> bool:
+    return (
+        sorted([*counter.names("ran"), *counter.names("withdrawn")]) == sorted(counter.accepted)
+        and calls.counts() == (0, 0)
+        and len(counter.ends) == len(set(counter.ends))
+    )
+
+
+def a_line_at_the_bound(s: Scenario) -> None:
+    """One at a time, first in first out; each accepted call has one end; what was withdrawn does not run."""
+    calls, counter = new_calls(), Counter(s)
+    third = Call(counter, "3")
+
+    def give() -> None:
+        add(calls, counter, "1")
+        add(calls, counter, "2")
+        if calls.add(third):
+            counter.accepted.append("3")
+            s.thread_now("withdraws", withdraw)
+            s.thread_now("withdraws, too", withdraw)
+
+    def withdraw() -> None:
+        if calls.withdraw(third):
+            third.withdrawn()
+
+    s.thread("gives", give)
+    s.thread("another", add, calls, counter, "4")
+    s.check("one end each", lambda: one_end_each(counter, calls))
+    s.check("in order", lambda: [name for name in counter.names("ran") if name != "4"] in (["1", "2"], ["1", "2", "3"]))
+
+
+def test_a_line_at_the_bound() -> None:
+    run_random(a_line_at_the_bound, 200)
+    run_exhaustive(a_line_at_the_bound, preemptions=1, switches=0)
+    run_lines(a_line_at_the_bound, MODULES)
+
+
+def no_thread(s: Scenario) -> None:
+    """A call for which no thread can be had is refused, or done by one that runs; no accepted one is left in the line."""
+    calls, counter = new_calls(), Counter(s)
+    fail_to_start(0, 1)
+    for name in ("1", "2", "3"):
+        s.thread(name, add, calls, counter, name)
+    s.check("one end each", lambda: one_end_each(counter, calls) and len(counter.ends) == 3)
+
+
+def test_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking_module, "MOST", 2)
+    run_random(no_thread, 200)
+    run_exhaustive(no_thread, preemptions=1, switches=0)
+    run_lines(no_thread, MODULES)
+
+
+def withdraw_all(s: Scenario) -> None:
+    """At the end what has not begun is withdrawn, and nothing more is accepted."""
+    calls, counter = new_calls(), Counter(s)
+    refused: list[bool] = []
+
+    def cancel() -> None:
+        calls.cancel_all()
+        refused.append(calls.add(Call(counter, "late")))
+
+    for name in ("1", "2"):
+        s.thread(name, add, calls, counter, name)
+    s.thread("canceller", cancel)
+    s.check("one end each", lambda: one_end_each(counter, calls))
+    s.check("nothing after it", lambda: refused == [False])
+
+
+def test_withdraw_all() -> None:
+    run_random(withdraw_all, 150)
+    run_exhaustive(withdraw_all, preemptions=1, switches=0)
+    run_lines(withdraw_all, MODULES)
+
+
+def close_with_both(s: Scenario) -> None:
+    """When the time to close is over, tasks and calls that have not begun are given up, both."""
+    pool, counter = WorkerPool(1), Counter(s)
+    ended = _sync.Event()
+
+    class Long(Call):
+        def run(self) -> None:
+            s.sleep(6.0)
+            super().run()
+
+    async def sleeps() -> None:
+        await sleep(1000.0)
+
+    task = spawn(sleeps(), pool=pool)
+    for call in (Long(counter, "long"), Call(counter, "waits")):
+        pool.blocking.add(call)
+        counter.accepted.append(call.name)
+
+    def close() -> None:
+        try:
+            pool.close(5.0)
+        except DeadlineExceeded:
+            s.expect(not counter.names("ran"), "it says so only while something runs")
+        ended.set()
+
+    s.thread("closer", close)
+    s.thread("waits", s.sleep, 20.0)
+    s.check("both are given up", lambda: counter.names("withdrawn") == ["waits"] and task.cancelled())
+
+
+def test_close_with_both() -> None:
+    run_random(close_with_both, 100)
