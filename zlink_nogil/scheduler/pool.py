@@ -212,7 +212,7 @@ class WorkerPool:
             self.blocking.close()
             self._threads.close()
         busy = self._threads.join(deadline)
-        if busy and (self.tasks.cancel_all() or self.blocking.cancel_all()):
+        if busy and self.tasks.cancel_all() + self.blocking.cancel_all():
             busy = self._threads.join(_sync.monotonic() + GRACE)
         if busy:
             raise DeadlineExceeded(f"workers still busy after {timeout} s: {', '.join(busy)}")
