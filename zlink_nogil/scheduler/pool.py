@@ -244,8 +244,11 @@ class WorkerPool:
             until.add_waker(lambda _: worker.parker.unpark())
             self._work(worker, until)
         finally:
-            self.ready.leave(worker)
-            here.pool = here.worker = None
+            left = self.ready.leave(worker)
+            here.worker = None
+            for runnable in left:
+                self._finish_without_place(runnable, True, worker)
+            here.pool = None
             sys.set_asyncgen_hooks(*hooks)
 
     def _work(self, worker: Worker, until: Completion[Any] | None) -> None:

@@ -353,15 +353,21 @@ class ReadySet:
         with self._lock:
             self.workers = (*self.workers, guest)
 
-    def leave(self, guest: Worker) -> None:
-        """By the guest's thread: what is left at its place goes to everybody."""
+    def leave(self, guest: Worker) -> list[Runnable]:
+        """By the guest's thread: what is left at its place goes to everybody, or when every worker has left, to the caller,
+        who must run it."""
+        left = []
         with self._lock:
             self.workers = tuple(worker for worker in self.workers if worker is not guest)
             while (runnable := self._move(guest.local, guest, 1)) is not None:
-                self._injector.append(runnable)
+                left.append(runnable)
+            if not self.staying:
+                return left
+            self._injector.extend(left)
             more = self._idle and not self._searching and self._injector
             sleeper = self._rouse(self._idle[-1]) if more else None
         self._unpark(sleeper)
+        return []
 
     def counts(self) -> tuple[int, int, int, int]:
         """(injected, in the workers' queues, idle, searching) at one moment."""
