@@ -62,16 +62,16 @@ def test_names_are_unique() -> None:
 
 
 def test_a_mutant_is_found(tmp_path: Path) -> None:
-    wake = "        if sleeper is not None:\n            sleeper.unpark()\n        return True\n"
+    wake = "            more = self._idle and not self._searching and self._anything()\n"
     scenario = "test_ready.py::test_every_sleeper_can_be_woken"
-    run = mutants("--data", str(write(tmp_path, scenario, wake, "        return True\n")))
+    run = mutants("--data", str(write(tmp_path, scenario, wake, "            more = False\n")))
     assert run.returncode == 0, run.stdout + run.stderr
     assert "mutants: 1 of 1 found" in run.stdout
 
 
 def test_a_survivor_is_listed(tmp_path: Path) -> None:
     scenario = "test_harness.py::test_lost_update"
-    run = mutants("--data", str(write(tmp_path, scenario, "First in, first out.", "Last in, first out.")))
+    run = mutants("--data", str(write(tmp_path, scenario, "Oldest first, for", "Youngest first, for")))
     assert run.returncode == 1, run.stdout + run.stderr
     assert "survives" in run.stdout
     assert "mutants: 0 of 1 found" in run.stdout
