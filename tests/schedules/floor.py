@@ -101,6 +101,10 @@ class Floor:
         if self.ready.add(job, home):
             self.given.extend(names)
 
+    def add_all(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.add(job)
+
     def put(self, job: Job, worker: Worker | None, home: Worker | None = None) -> None:
         self.given.extend([job.name] * job.left)
         if not self.ready.put(job, worker, home):

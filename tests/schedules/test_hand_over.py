@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -62,6 +63,11 @@ class Job:
             self.s.expect(worker.source is source, "which goes back to where it came from")
 
 
+def blocker(s: Scenario, event: _sync.Event, *, slices: int = 1) -> Job:
+    job = Job(s, lambda: job.block(event), slices=slices)
+    return job
+
+
 def close_and_look(s: Scenario, pool: WorkerPool) -> None:
     """Everything is over: nothing is blocked, offered or ready, and no thread is left."""
 
@@ -100,7 +106,7 @@ def two_who_block(s: Scenario) -> None:
     """Two jobs of one place block, the second on its spare thread: whoever comes back takes the place as it left it."""
     pool = WorkerPool(1)
     events = _sync.Event(), _sync.Event()
-    jobs = [Job(s, lambda event=event, n=n: jobs[n].block(event), slices=2) for n, event in enumerate(events)]
+    jobs = [blocker(s, event, slices=2) for event in events]
     home = pool.ready.workers[0]
     pool.submit(jobs[0])
     pool.submit(jobs[1], home)
@@ -160,7 +166,7 @@ def no_thread_for_one(s: Scenario) -> None:
 
     pool._threads.run = hesitate  # type: ignore[method-assign]
     events = _sync.Event(), _sync.Event()
-    jobs = [Job(s, lambda event=event, n=n: jobs[n].block(event)) for n, event in enumerate(events)]
+    jobs = [blocker(s, event) for event in events]
     behind = [Job(s, event.set) for event in events]
     for number, home in enumerate(pool.ready.workers):
         s.thread(f"a{number}", lambda n=number, home=home: (pool.submit(jobs[n], home), pool.submit(behind[n], home)))
@@ -178,7 +184,7 @@ def too_many_block(s: Scenario) -> None:
     """More than the bound may not block; the others are counted right."""
     pool = WorkerPool(2)
     event = _sync.Event()
-    jobs = [Job(s, lambda n=n: jobs[n].block(event)) for n in range(2)]
+    jobs = [blocker(s, event) for _ in range(2)]
     for job in jobs:
         s.thread("adder", pool.submit, job)
     s.thread("waker", event.set)
@@ -230,7 +236,7 @@ def threads_are_used_again(s: Scenario) -> None:
 
     def give() -> None:
         for number in (1, 2):
-            cache.run(lambda number=number: ran.append(number))
+            cache.run(functools.partial(ran.append, number))
             s.sleep(1.0)
         s.expect(cache.counts() == (1, 1), "one thread, idle")
         s.sleep(10.0)

@@ -94,7 +94,11 @@ def closing_a_busy_pool(s: Scenario) -> None:
         pool.close()
         s.expect(ended.is_set(), "a close without a timeout waits for what runs")
 
-    pool.submit(Job(s, lambda: (s.sleep(10.0), ended.set())))
+    def work() -> None:
+        s.sleep(10.0)
+        ended.set()
+
+    pool.submit(Job(s, work))
     s.thread("closer 1", close)
     s.thread("closer 2", close)
 

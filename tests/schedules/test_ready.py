@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from zlink_nogil import _sync
@@ -65,13 +67,13 @@ def a_searcher_wakes_the_next(s: Scenario) -> None:
     floor = Floor(s, 3)
     events = _sync.Event(), _sync.Event()
 
-    def meet(mine: int) -> None:
+    def meet(mine: int, _: Worker) -> None:
         events[mine].set()
         events[1 - mine].wait()
 
     def first(worker: Worker) -> None:
         for index in (0, 1):
-            floor.put(floor.job(f"{index}", lambda _, index=index: meet(index)), worker)
+            floor.put(floor.job(f"{index}", functools.partial(meet, index)), worker)
         for event in events:
             event.wait()
 

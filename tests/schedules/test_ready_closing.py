@@ -29,7 +29,7 @@ def give_take_close(s: Scenario) -> None:
 
     for worker in floor.workers:
         s.thread(f"worker {worker.index}", floor.work, worker)
-    s.thread("adder", lambda: (floor.add(floor.job("first", first)), floor.add(floor.job("twice", slices=2))))
+    s.thread("adder", floor.add_all, floor.job("first", first), floor.job("twice", slices=2))
     s.thread("closer", floor.ready.close)
     s.check("everybody has left", lambda: floor.ready.staying == 0 and all(worker.left for worker in floor.workers))
 
@@ -114,7 +114,7 @@ def a_guest_goes(s: Scenario) -> None:
 
     floor.open()
     s.thread("guest", visit)
-    s.thread("adder", lambda: (floor.add(floor.job("last", last)), floor.add(floor.job("other"))))
+    s.thread("adder", floor.add_all, floor.job("last", last), floor.job("other"))
     s.check("nobody is at its place any more", lambda: floor.ready.workers == floor.workers and not guest.asleep)
 
 
