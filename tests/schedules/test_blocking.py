@@ -57,7 +57,7 @@ def new_calls() -> BlockingCalls:
 
 def add(calls: BlockingCalls, counter: Counter, name: str) -> None:
     try:
-        if calls.add(Call(counter, name)):
+        if calls.add(Call(counter, name), inside=True):
             counter.accepted.append(name)
     except RuntimeError:
         counter.ends.append((name, "refused"))
@@ -79,7 +79,7 @@ def a_line_at_the_bound(s: Scenario) -> None:
     def give() -> None:
         add(calls, counter, "1")
         add(calls, counter, "2")
-        if calls.add(third):
+        if calls.add(third, inside=True):
             counter.accepted.append("3")
             s.thread_now("withdraws", withdraw)
             s.thread_now("withdraws, too", withdraw)
@@ -123,7 +123,7 @@ def withdraw_all(s: Scenario) -> None:
 
     def cancel() -> None:
         calls.cancel_all()
-        refused.append(calls.add(Call(counter, "late")))
+        refused.append(calls.add(Call(counter, "late"), inside=True))
 
     for name in ("1", "2"):
         s.thread(name, add, calls, counter, name)
@@ -152,7 +152,7 @@ def close_with_both(s: Scenario) -> None:
 
     task = spawn(sleeps(), pool=pool)
     for call in (Long(counter, "long"), Call(counter, "waits")):
-        pool.blocking.add(call)
+        pool.blocking.add(call, inside=True)
         counter.accepted.append(call.name)
 
     s.thread("closer", pool.close, 5.0)
