@@ -80,6 +80,8 @@ class Floor:
         self.given: list[str] = []
         self.ran: list[str] = []
         self.places: list[int] = []
+        self.late = 0
+        """What was put when everybody had left."""
         s.check("everything given ran, as often as it should", self.is_done)
         s.check("nothing is left, and nobody searches", self.is_empty)
 
@@ -108,6 +110,7 @@ class Floor:
     def put(self, job: Job, worker: Worker | None, home: Worker | None = None) -> None:
         self.given.extend([job.name] * job.left)
         if not self.ready.put(job, worker, home):
+            self.late += 1
             while job.run_at(self.workers[0]):
                 pass
 

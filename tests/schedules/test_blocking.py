@@ -101,12 +101,12 @@ def test_a_line_at_the_bound() -> None:
 
 
 def no_thread(s: Scenario) -> None:
-    """A call for which no thread can be had is refused, or done by one that runs; no accepted one is left in the line."""
+    """A call for which no thread can be had is refused, if nobody runs; no accepted one is left in the line."""
     calls, counter = new_calls(), Counter(s)
-    fail_to_start(0, 1)
+    fail_to_start(0, 1, 2)
     for name in ("1", "2", "3"):
         s.thread(name, add, calls, counter, name)
-    s.check("one end each", lambda: one_end_each(counter, calls) and len(counter.ends) == 3)
+    s.check("all are refused", lambda: sorted(counter.names("refused")) == ["1", "2", "3"] and calls.counts() == (0, 0))
 
 
 def test_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def close_meanwhile(s: Scenario) -> None:
 
 def test_close_meanwhile() -> None:
     run_random(close_meanwhile, 200)
-    run_exhaustive(close_meanwhile, preemptions=1, switches=1)
+    run_exhaustive(close_meanwhile, preemptions=1, switches=0)
     run_lines(close_meanwhile, MODULES)
 
 
@@ -225,8 +225,29 @@ def a_thread_retires(s: Scenario) -> None:
 
 def test_a_thread_retires() -> None:
     run_random(a_thread_retires, 200)
-    run_exhaustive(a_thread_retires, preemptions=1, switches=1)
+    run_exhaustive(a_thread_retires, preemptions=1, switches=0)
     run_lines(a_thread_retires, MODULES)
+
+
+def closing_takes_no_time(s: Scenario) -> None:
+    """An idle thread, and one that is about to be idle, end when the cache closes, not when their time is over."""
+    cache = ThreadCache(WorkerPool(1), lambda: None)
+    ran: list[int] = []
+    began = s.now
+
+    def close() -> None:
+        cache.close()
+        s.expect(cache.join(None) == [], "join waits for every thread")
+        s.expect(s.now - began < 1.0, "at once")
+
+    cache.run(functools.partial(ran.append, 1))
+    s.thread("closer", close)
+    s.check("it ran", lambda: ran == [1])
+
+
+def test_closing_takes_no_time() -> None:
+    run_random(closing_takes_no_time, 100)
+    run_exhaustive(closing_takes_no_time, preemptions=1)
 
 
 def threads_are_used_again(s: Scenario) -> None:

@@ -160,7 +160,7 @@ def a_guest_while_the_pool_closes(s: Scenario) -> None:
 
 def test_a_guest_while_the_pool_closes() -> None:
     run_random(a_guest_while_the_pool_closes, 200)
-    run_exhaustive(a_guest_while_the_pool_closes, preemptions=1, switches=1)
+    run_exhaustive(a_guest_while_the_pool_closes, preemptions=1, switches=0)
     run_lines(a_guest_while_the_pool_closes, MODULES, 150)
 
 

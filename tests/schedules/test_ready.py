@@ -38,8 +38,8 @@ def steal_while_one_lies_down(s: Scenario) -> None:
 
 def test_steal_while_one_lies_down() -> None:
     run_random(steal_while_one_lies_down, 150)
-    run_exhaustive(steal_while_one_lies_down, preemptions=1)
-    run_lines(steal_while_one_lies_down, MODULES, 150)
+    run_exhaustive(steal_while_one_lies_down, preemptions=1, switches=0)
+    run_lines(steal_while_one_lies_down, MODULES, 80)
 
 
 def every_sleeper_can_be_woken(s: Scenario) -> None:
@@ -58,8 +58,7 @@ def every_sleeper_can_be_woken(s: Scenario) -> None:
 
 def test_every_sleeper_can_be_woken() -> None:
     run_random(every_sleeper_can_be_woken, 150)
-    run_exhaustive(every_sleeper_can_be_woken, preemptions=1, switches=1)
-    run_lines(every_sleeper_can_be_woken, MODULES)
+    run_exhaustive(every_sleeper_can_be_woken, preemptions=1, switches=0)
 
 
 def a_searcher_wakes_the_next(s: Scenario) -> None:
@@ -83,7 +82,6 @@ def a_searcher_wakes_the_next(s: Scenario) -> None:
 
 def test_a_searcher_wakes_the_next() -> None:
     run_random(a_searcher_wakes_the_next, 150)
-    run_lines(a_searcher_wakes_the_next, MODULES)
 
 
 def a_share_on_its_way(s: Scenario) -> None:
@@ -97,7 +95,7 @@ def a_share_on_its_way(s: Scenario) -> None:
 
 def test_a_share_on_its_way() -> None:
     run_random(a_share_on_its_way, 100)
-    run_lines(a_share_on_its_way, MODULES, 150)
+    run_exhaustive(a_share_on_its_way, preemptions=1, switches=0)
 
 
 def a_slice_that_goes_back(s: Scenario) -> None:
@@ -105,22 +103,24 @@ def a_slice_that_goes_back(s: Scenario) -> None:
     floor = Floor(s, 2)
     ran = _sync.Event()
 
-    def slice_(_: Worker) -> None:
+    def slice_(worker: Worker) -> None:
         if floor.ran.count("again") == 2:
             ran.set()
+        else:
+            floor.put(floor.job("waits", lambda _: ran.wait()), worker, worker)
+            s.sleep(1.0)
 
     def first(worker: Worker) -> None:
         floor.put(floor.job("again", slice_, slices=2), worker)
-        floor.put(floor.job("waits", lambda _: ran.wait()), worker)
 
     floor.open()
     s.thread("adder", lambda: floor.add(floor.job("first", first)))
+    s.thread("waits", s.sleep, 5.0)
 
 
 def test_a_slice_that_goes_back() -> None:
     run_random(a_slice_that_goes_back, 150)
-    run_exhaustive(a_slice_that_goes_back, preemptions=1, switches=1)
-    run_lines(a_slice_that_goes_back, MODULES)
+    run_exhaustive(a_slice_that_goes_back, preemptions=1, switches=0)
 
 
 def work_with_a_home(s: Scenario) -> None:
@@ -148,8 +148,8 @@ def work_with_a_home(s: Scenario) -> None:
 
 def test_work_with_a_home() -> None:
     run_random(work_with_a_home, 150)
-    run_exhaustive(work_with_a_home, preemptions=1, switches=1)
-    run_lines(work_with_a_home, MODULES)
+    run_exhaustive(work_with_a_home, preemptions=1, switches=0)
+    run_lines(work_with_a_home, MODULES, 50)
 
 
 def what_finalizers_leave(s: Scenario) -> None:
@@ -168,8 +168,7 @@ def what_finalizers_leave(s: Scenario) -> None:
 
 def test_what_finalizers_leave() -> None:
     run_random(what_finalizers_leave, 150)
-    run_exhaustive(what_finalizers_leave, preemptions=1, switches=1)
-    run_lines(what_finalizers_leave, MODULES)
+    run_exhaustive(what_finalizers_leave, preemptions=1, switches=0)
 
 
 def what_a_finalizer_leaves_at_a_busy_place(s: Scenario) -> None:
@@ -189,4 +188,3 @@ def what_a_finalizer_leaves_at_a_busy_place(s: Scenario) -> None:
 
 def test_what_a_finalizer_leaves_at_a_busy_place() -> None:
     run_random(what_a_finalizer_leaves_at_a_busy_place, 100)
-    run_exhaustive(what_a_finalizer_leaves_at_a_busy_place, preemptions=1)
