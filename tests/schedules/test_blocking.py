@@ -97,7 +97,7 @@ def a_line_at_the_bound(s: Scenario) -> None:
 def test_a_line_at_the_bound() -> None:
     run_random(a_line_at_the_bound, 200)
     run_exhaustive(a_line_at_the_bound, preemptions=1, switches=0)
-    run_lines(a_line_at_the_bound, MODULES)
+    run_lines(a_line_at_the_bound, MODULES, 50)
 
 
 def no_thread(s: Scenario) -> None:
@@ -113,7 +113,7 @@ def test_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking_module, "MOST", 2)
     run_random(no_thread, 200)
     run_exhaustive(no_thread, preemptions=1, switches=0)
-    run_lines(no_thread, MODULES)
+    run_lines(no_thread, MODULES, 50)
 
 
 def withdraw_all(s: Scenario) -> None:
@@ -135,7 +135,7 @@ def withdraw_all(s: Scenario) -> None:
 def test_withdraw_all() -> None:
     run_random(withdraw_all, 150)
     run_exhaustive(withdraw_all, preemptions=1, switches=0)
-    run_lines(withdraw_all, MODULES)
+    run_lines(withdraw_all, MODULES, 50)
 
 
 def close_with_both(s: Scenario) -> None:

@@ -99,7 +99,7 @@ def block_and_come_back(s: Scenario) -> None:
 def test_block_and_come_back() -> None:
     run_random(block_and_come_back, 150)
     run_exhaustive(block_and_come_back, preemptions=1, switches=0)
-    run_lines(block_and_come_back, MODULES)
+    run_lines(block_and_come_back, MODULES, 50)
 
 
 def two_who_block(s: Scenario) -> None:
@@ -118,7 +118,7 @@ def two_who_block(s: Scenario) -> None:
 
 def test_two_who_block() -> None:
     run_random(two_who_block, 300)
-    run_lines(two_who_block, MODULES)
+    run_lines(two_who_block, MODULES, 50)
 
 
 def close_meanwhile(s: Scenario) -> None:
@@ -147,7 +147,7 @@ def close_meanwhile(s: Scenario) -> None:
 def test_close_meanwhile() -> None:
     run_random(close_meanwhile, 200)
     run_exhaustive(close_meanwhile, preemptions=1, switches=0)
-    run_lines(close_meanwhile, MODULES)
+    run_lines(close_meanwhile, MODULES, 50)
 
 
 def no_thread_for_one(s: Scenario) -> None:
@@ -226,7 +226,7 @@ def a_thread_retires(s: Scenario) -> None:
 def test_a_thread_retires() -> None:
     run_random(a_thread_retires, 200)
     run_exhaustive(a_thread_retires, preemptions=1, switches=0)
-    run_lines(a_thread_retires, MODULES)
+    run_lines(a_thread_retires, MODULES, 50)
 
 
 def closing_takes_no_time(s: Scenario) -> None:

@@ -78,7 +78,7 @@ def submit_and_close_a_pool(s: Scenario) -> None:
 def test_submit_and_close_a_pool() -> None:
     run_random(submit_and_close_a_pool, 150)
     run_exhaustive(submit_and_close_a_pool, preemptions=1, switches=0)
-    run_lines(submit_and_close_a_pool, MODULES)
+    run_lines(submit_and_close_a_pool, MODULES, 50)
 
 
 def closing_a_busy_pool(s: Scenario) -> None:

@@ -49,6 +49,10 @@ class Shard(dict[int, Any]):
         self.s.step("pop")
         return super().pop(key, *default)
 
+    def __setitem__(self, key: int, value: Any) -> None:
+        self.s.step("mark")
+        super().__setitem__(key, value)
+
     def values(self) -> Any:
         self.s.step("values")
         return super().values()
@@ -182,16 +186,21 @@ def one_coroutine_two_tasks(s: Scenario) -> None:
     steps = Steps(s)
     ends: list[str] = []
 
+    gate: Completion[int] = Completion(pool)
+
     async def body() -> str:
         steps.step("begin")
-        await yield_now()
+        await gate
         return "value"
 
     def start(coroutine: Coroutine[Any, Any, str]) -> None:
         try:
-            ends.append(end_of(spawn(coroutine, pool=pool)))
-        except (InvalidOperation, RuntimeError):
+            task = spawn(coroutine, pool=pool)
+        except InvalidOperation:
             ends.append("refused")
+            gate.succeed(1)
+        else:
+            ends.append(end_of(task))
 
     coroutine = body()
     s.thread("a", start, coroutine)
@@ -238,7 +247,7 @@ def spawn_against_close(s: Scenario) -> None:
 def test_spawn_against_close() -> None:
     run_random(spawn_against_close, 200)
     run_exhaustive(spawn_against_close, preemptions=1, switches=0)
-    run_lines(spawn_against_close, [*MODULES, "zlink_nogil.scheduler.pool"], 150)
+    run_lines(spawn_against_close, [*MODULES, "zlink_nogil.scheduler.pool"], 50)
 
 
 def close_with_sleepers(s: Scenario) -> None:
@@ -282,6 +291,54 @@ def test_close_with_sleepers() -> None:
     run_exhaustive(close_with_sleepers, preemptions=1, switches=0)
 
 
+def spawn_against_cancel_all(s: Scenario) -> None:
+    """A spawn that races the end of all tasks is refused or cancelled: none is left to wait for ever."""
+    pool = make_pool(s, 1)
+    never: Completion[int] = Completion(pool)
+    ends: list[str] = []
+
+    async def body() -> None:
+        await never
+
+    def start() -> None:
+        coroutine = body()
+        try:
+            ends.append(end_of(spawn(coroutine, pool=pool)))
+        except ShuttingDown:
+            coroutine.close()
+            ends.append("refused")
+
+    s.thread("a", start)
+    s.thread("canceller", pool.tasks.cancel_all)
+    s.check("one of the two", lambda: ends in (["refused"], ["cancelled"]))
+    s.check("nothing is left", lambda: nothing_left(pool))
+
+
+def test_spawn_against_cancel_all() -> None:
+    run_random(spawn_against_cancel_all, 100)
+    run_exhaustive(spawn_against_cancel_all, preemptions=1)
+    run_lines(spawn_against_cancel_all, ["zlink_nogil.scheduler.task_table"], 100)
+
+
+def a_task_that_ends_while_the_pool_closes(s: Scenario) -> None:
+    """A worker that stays for the last task is told of its end, however late the close is with its mark."""
+    pool = make_pool(s, 2)
+    gate: Completion[int] = Completion(pool)
+
+    async def body() -> None:
+        await gate
+
+    spawn(body(), pool=pool)
+    s.thread("closer", pool.close)
+    s.thread("opens", gate.succeed, 1)
+    s.check("it ended", lambda: nothing_left(pool))
+
+
+def test_a_task_that_ends_while_the_pool_closes() -> None:
+    run_random(a_task_that_ends_while_the_pool_closes, 100)
+    run_exhaustive(a_task_that_ends_while_the_pool_closes, preemptions=1, switches=0)
+
+
 def tasks_that_end_while_the_pool_closes(s: Scenario) -> None:
     """The last of several tasks to end lets the workers go, whichever it is."""
     pool = make_pool(s, 2)
@@ -302,4 +359,4 @@ def tasks_that_end_while_the_pool_closes(s: Scenario) -> None:
 
 def test_tasks_that_end_while_the_pool_closes() -> None:
     run_random(tasks_that_end_while_the_pool_closes, 200)
-    run_lines(tasks_that_end_while_the_pool_closes, [*MODULES, "zlink_nogil.scheduler.ready"], 150)
+    run_lines(tasks_that_end_while_the_pool_closes, [*MODULES, "zlink_nogil.scheduler.ready"], 50)
