@@ -1,19 +1,20 @@
-"""`Task` under every schedule: wakers, timers, cancel, finish, close."""
+"""`Task` under every schedule: wakers, timers, cancel, finish."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import pytest
 
-from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown
-from zlink_nogil.scheduler import Completion, WorkerPool
+from zlink_nogil.errors import Cancelled, InvalidOperation
+from zlink_nogil.scheduler import Completion
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler.spawning import sleep, spawn, yield_now
-from zlink_nogil.scheduler.tasks import Task
+from zlink_nogil.scheduler.suspension import Suspension, Waker
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .steps import Steps, end_of, make_pool, nothing_left
 
 MODULES = ["zlink_nogil.scheduler.tasks", "zlink_nogil.scheduler.task_table", "zlink_nogil.scheduler.spawning"]
 
@@ -21,67 +22,6 @@ MODULES = ["zlink_nogil.scheduler.tasks", "zlink_nogil.scheduler.task_table", "z
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready_module, "SPINS", 1)
-
-
-class Steps:
-    """What a coroutine did: never on two threads at once."""
-
-    def __init__(self, s: Scenario) -> None:
-        self.s = s
-        self.inside: set[int] = set()
-        self.log: list[str] = []
-
-    def step(self, name: str) -> None:
-        with self.s.alone(self.inside, "one thread steps a coroutine at a time"):
-            self.log.append(name)
-
-
-class Shard(dict[int, Any]):
-    """A part of the table whose operations are places to switch."""
-
-    s: Scenario
-
-    def setdefault(self, key: int, default: Any = None) -> Any:
-        self.s.step("claim")
-        return super().setdefault(key, default)
-
-    def pop(self, key: int, *default: Any) -> Any:
-        self.s.step("pop")
-        return super().pop(key, *default)
-
-    def __setitem__(self, key: int, value: Any) -> None:
-        self.s.step("mark")
-        super().__setitem__(key, value)
-
-    def values(self) -> Any:
-        self.s.step("values")
-        return super().values()
-
-
-class One(tuple[Any, ...]):
-    """All coroutines are in one shard, whatever their addresses."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return next(iter(self))
-
-
-def make_pool(s: Scenario, workers: int) -> WorkerPool:
-    pool = WorkerPool(workers)
-    shard = Shard()
-    shard.s = s
-    pool.tasks._shards = One((shard,))
-    return pool
-
-
-def end_of(task: Task[Any]) -> str:
-    try:
-        return str(task.result())
-    except Cancelled:
-        return "cancelled"
-
-
-def nothing_left(pool: WorkerPool) -> bool:
-    return pool.tasks.count() == 0 and pool.ready.timers.armed() == 0 and not pool.tasks.any()
 
 
 def wake_and_cancel(s: Scenario) -> None:
@@ -137,6 +77,7 @@ def timer_against_cancel(s: Scenario) -> None:
         task.cancel()
         s.expect(end_of(task) == "cancelled", "the second sleep is long")
         s.expect(s.now - began < 2.0, "in time")
+        s.expect(pool.ready.timers.armed() == 0, "its timer has gone with it")
 
     s.thread("at the deadline", cancel, 1.0)
     s.thread("at once", cancel, 0.0)
@@ -180,6 +121,72 @@ def test_cancel_again() -> None:
     run_lines(cancel_again, MODULES)
 
 
+def cancel_against_the_wait(s: Scenario) -> None:
+    """A cancel just before, in, or after the beginning of a wait that never ends: cancelled, and no waker stays behind."""
+    pool = make_pool(s, 1)
+    never: Completion[int] = Completion(pool)
+
+    async def body() -> None:
+        await never
+
+    task = spawn(body(), pool=pool)
+    s.thread("canceller", task.cancel)
+    s.thread("waiter", lambda: s.expect(end_of(task) == "cancelled", "cancelled"))
+    s.check("nothing is left", lambda: nothing_left(pool) and not never._wakers)
+
+
+def test_cancel_against_the_wait() -> None:
+    run_random(cancel_against_the_wait, 150)
+    run_exhaustive(cancel_against_the_wait, preemptions=1, switches=1)
+
+
+class Stubborn(Suspension):
+    """Its end is on the way already when a waker is taken back."""
+
+    def __init__(self) -> None:
+        self.wakers: list[Waker] = []
+
+    def add_waker(self, waker: Waker) -> bool:
+        self.wakers.append(waker)
+        return True
+
+    def remove_waker(self, waker: Waker) -> None:
+        """Too late."""
+
+    def __await__(self) -> Generator[Suspension]:
+        yield self
+
+
+def a_late_end(s: Scenario) -> None:
+    """The end of a wait that was given up does not end the next one."""
+    pool = make_pool(s, 1)
+    first, second = Stubborn(), Completion[int](pool)
+    ended: list[bool] = []
+
+    async def body() -> None:
+        try:
+            await first
+        except Cancelled:
+            await second
+        ended.append(second.done())
+
+    task = spawn(body(), pool=pool)
+
+    def cancel() -> None:
+        task.cancel()
+        for waker in first.wakers:
+            waker(first)
+        s.thread_now("second", second.succeed, 1)
+
+    s.thread("canceller", cancel)
+    s.check("in order", lambda: task.done() and ended in ([], [True]))
+
+
+def test_a_late_end() -> None:
+    run_random(a_late_end, 150)
+    run_exhaustive(a_late_end, preemptions=1)
+
+
 def one_coroutine_two_tasks(s: Scenario) -> None:
     """Two threads spawn the same coroutine: one of them gets it, the other one an error."""
     pool = make_pool(s, 1)
@@ -213,150 +220,3 @@ def one_coroutine_two_tasks(s: Scenario) -> None:
 def test_one_coroutine_two_tasks() -> None:
     run_random(one_coroutine_two_tasks, 150)
     run_lines(one_coroutine_two_tasks, MODULES)
-
-
-def spawn_against_close(s: Scenario) -> None:
-    """A spawn that races the close is refused or runs to its end; every worker leaves."""
-    pool = make_pool(s, 2)
-    ends: list[str] = []
-
-    async def child() -> str:
-        await yield_now()
-        return "child"
-
-    async def body() -> str:
-        await sleep(1.0)
-        return str(await spawn(child()))
-
-    def start() -> None:
-        coroutine = body()
-        try:
-            ends.append(end_of(spawn(coroutine, pool=pool)))
-        except ShuttingDown:
-            coroutine.close()
-            ends.append("refused")
-
-    s.thread("a", start)
-    s.thread("b", start)
-    s.thread("closer", pool.close)
-    s.check("one end each", lambda: len(ends) == 2 and set(ends) <= {"child", "refused"})
-    s.check("nothing is left", lambda: nothing_left(pool))
-    s.check("every worker has left", lambda: not any(thread.is_alive() for thread in pool.threads))
-
-
-def test_spawn_against_close() -> None:
-    run_random(spawn_against_close, 200)
-    run_exhaustive(spawn_against_close, preemptions=1, switches=0)
-    run_lines(spawn_against_close, [*MODULES, "zlink_nogil.scheduler.pool"], 50)
-
-
-def close_with_sleepers(s: Scenario) -> None:
-    """Tasks that sleep past the time given to close are cancelled, their clean-up runs, and every thread is joined."""
-    pool = make_pool(s, 2)
-    steps = Steps(s), Steps(s)
-    ends: list[str] = []
-    never: Completion[int] = Completion(pool)
-
-    async def sleeps(name: str, steps: Steps) -> None:
-        try:
-            await (sleep(100.0) if name == "a" else never)
-        finally:
-            await yield_now()
-            steps.step(name)
-
-    def start(name: str, steps: Steps) -> None:
-        coroutine = sleeps(name, steps)
-        try:
-            ends.append(end_of(spawn(coroutine, pool=pool)))
-        except ShuttingDown:
-            coroutine.close()
-            ends.append("refused")
-
-    def close() -> None:
-        pool.close(5.0)
-        s.expect(not any(thread.is_alive() for thread in pool.threads), "close joins every worker")
-
-    start_now = s.now
-    s.thread("a", start, "a", steps[0])
-    s.thread("b", start, "b", steps[1])
-    s.thread("closer", close)
-    s.check("one end each", lambda: len(ends) == 2 and set(ends) <= {"cancelled", "refused"})
-    s.check("cleaned up", lambda: len(steps[0].log) + len(steps[1].log) == ends.count("cancelled"))
-    s.check("in time", lambda: s.now - start_now < 7.0)
-    s.check("nothing is left", lambda: nothing_left(pool))
-
-
-def test_close_with_sleepers() -> None:
-    run_random(close_with_sleepers, 200)
-    run_exhaustive(close_with_sleepers, preemptions=1, switches=0)
-
-
-def spawn_against_cancel_all(s: Scenario) -> None:
-    """A spawn that races the end of all tasks is refused or cancelled: none is left to wait for ever."""
-    pool = make_pool(s, 1)
-    never: Completion[int] = Completion(pool)
-    ends: list[str] = []
-
-    async def body() -> None:
-        await never
-
-    def start() -> None:
-        coroutine = body()
-        try:
-            ends.append(end_of(spawn(coroutine, pool=pool)))
-        except ShuttingDown:
-            coroutine.close()
-            ends.append("refused")
-
-    s.thread("a", start)
-    s.thread("canceller", pool.tasks.cancel_all)
-    s.check("one of the two", lambda: ends in (["refused"], ["cancelled"]))
-    s.check("nothing is left", lambda: nothing_left(pool))
-
-
-def test_spawn_against_cancel_all() -> None:
-    run_random(spawn_against_cancel_all, 100)
-    run_exhaustive(spawn_against_cancel_all, preemptions=1)
-    run_lines(spawn_against_cancel_all, ["zlink_nogil.scheduler.task_table"], 100)
-
-
-def a_task_that_ends_while_the_pool_closes(s: Scenario) -> None:
-    """A worker that stays for the last task is told of its end, however late the close is with its mark."""
-    pool = make_pool(s, 2)
-    gate: Completion[int] = Completion(pool)
-
-    async def body() -> None:
-        await gate
-
-    spawn(body(), pool=pool)
-    s.thread("closer", pool.close)
-    s.thread("opens", gate.succeed, 1)
-    s.check("it ended", lambda: nothing_left(pool))
-
-
-def test_a_task_that_ends_while_the_pool_closes() -> None:
-    run_random(a_task_that_ends_while_the_pool_closes, 100)
-    run_exhaustive(a_task_that_ends_while_the_pool_closes, preemptions=1, switches=0)
-
-
-def tasks_that_end_while_the_pool_closes(s: Scenario) -> None:
-    """The last of several tasks to end lets the workers go, whichever it is."""
-    pool = make_pool(s, 2)
-    gate: Completion[int] = Completion(pool)
-    ended: list[int] = []
-
-    async def body(number: int) -> None:
-        await gate
-        ended.append(number)
-
-    for number in (1, 2):
-        spawn(body(number), pool=pool)
-    s.thread("opens", gate.succeed, 1)
-    s.thread("closer", pool.close)
-    s.thread("closer, too", pool.close)
-    s.check("both ended", lambda: sorted(ended) == [1, 2] and nothing_left(pool))
-
-
-def test_tasks_that_end_while_the_pool_closes() -> None:
-    run_random(tasks_that_end_while_the_pool_closes, 200)
-    run_lines(tasks_that_end_while_the_pool_closes, [*MODULES, "zlink_nogil.scheduler.ready"], 50)
