@@ -208,6 +208,7 @@ def one_coroutine_two_tasks(s: Scenario) -> None:
             gate.succeed(1)
         else:
             ends.append(end_of(task))
+            s.expect(pool.tasks.count() == 0, "who sees the outcome finds the coroutine released")
 
     coroutine = body()
     s.thread("a", start, coroutine)

@@ -55,6 +55,31 @@ def test_spawn_against_close() -> None:
     run_lines(spawn_against_close, [*MODULES, "zlink_nogil.scheduler.pool"], 50)
 
 
+def a_claim_that_is_taken_back(s: Scenario) -> None:
+    """A worker that saw a task in the table, and stays for it, is told when the spawn is refused."""
+    pool = make_pool(s, 1)
+    pool.start()
+
+    async def body() -> None:
+        """Nothing."""
+
+    def start() -> None:
+        coroutine = body()
+        try:
+            spawn(coroutine, pool=pool)
+        except ShuttingDown:
+            coroutine.close()
+
+    s.thread("a", start)
+    s.thread("closer", pool.close)
+    s.check("nothing is left", lambda: nothing_left(pool))
+
+
+def test_a_claim_that_is_taken_back() -> None:
+    run_random(a_claim_that_is_taken_back, 100)
+    run_exhaustive(a_claim_that_is_taken_back, preemptions=1, switches=1)
+
+
 def close_with_sleepers(s: Scenario) -> None:
     """Tasks that sleep past the time given to close are cancelled, their clean-up runs, and every thread is joined."""
     pool = make_pool(s, 2)
