@@ -168,18 +168,22 @@ def a_late_end(s: Scenario) -> None:
             await first
         except Cancelled:
             await second
-        ended.append(second.done())
+        s.expect(second.done(), "a wait ends when it is over")
+        ended.append(True)
 
     task = spawn(body(), pool=pool)
 
     def cancel() -> None:
+        s.sleep(1.0)  # until it waits
         task.cancel()
+        s.sleep(1.0)
         for waker in first.wakers:
             waker(first)
+        s.sleep(1.0)
         s.thread_now("second", second.succeed, 1)
 
     s.thread("canceller", cancel)
-    s.check("in order", lambda: task.done() and ended in ([], [True]))
+    s.check("in order", lambda: task.done() and ended == [True])
 
 
 def test_a_late_end() -> None:
