@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Awaitable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Generator, Iterable
 from typing import Any
 
-from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.errors import Cancelled, DeadlineExceeded
 from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.spawning import Sleep, spawn
 from zlink_nogil.scheduler.suspension import Suspension, Waker
@@ -84,9 +84,9 @@ def _end_of(completion: Completion[Any]) -> Generator[Suspension]:
 def _started[T](contestant: Awaitable[T]) -> Completion[T]:
     if isinstance(contestant, Completion):
         return contestant
-    if isinstance(contestant, Coroutine):
+    if isinstance(contestant, types.CoroutineType):
         return spawn(contestant)
-    if inspect.isawaitable(contestant):
+    if inspect.isawaitable(contestant):  # `task.sleep(1)` is no `Awaitable` to `isinstance`
         return spawn(_await(contestant))
     raise TypeError(f"a task, a completion or an awaitable is needed, not {type(contestant).__name__!r}")
 
@@ -95,17 +95,37 @@ async def _await[T](awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
+async def _start_all[T](contestants: Iterable[Awaitable[T]]) -> list[Completion[T]]:
+    """All or none: those before a bad one have been given up."""
+    completions: list[Completion[T]] = []
+    try:
+        for contestant in contestants:
+            completions.append(_started(contestant))
+    except BaseException:
+        await _give_up(completions)
+        raise
+    return completions
+
+
 async def _give_up(completions: Iterable[Completion[Any]]) -> None:
+    """Cancel what is left, and wait for its end, whatever comes; a cancel that came meanwhile is raised then."""
     left = [completion for completion in completions if not completion.done()]
     for completion in left:
         completion.cancel()
+    cancelled: Cancelled | None = None
     for completion in left:
-        await _end_of(completion)
+        while not completion.done():
+            try:
+                await _end_of(completion)
+            except Cancelled as again:
+                cancelled = again
+    if cancelled is not None:
+        raise cancelled
 
 
 async def join[T](*contestants: Awaitable[T]) -> list[T]:
     """Wait until all have ended; their results in order, or the first error in that order."""
-    completions = [_started(contestant) for contestant in contestants]
+    completions = await _start_all(contestants)
     try:
         for completion in completions:
             await _end_of(completion)
@@ -122,7 +142,7 @@ async def race[T](*contestants: Awaitable[T]) -> T:
     """
     if not contestants:
         raise ValueError("a race of none never ends")
-    completions = [_started(contestant) for contestant in contestants]
+    completions = await _start_all(contestants)
     try:
         winner = await _first_of(*completions)
     finally:
