@@ -89,6 +89,8 @@ class Task[T](Completion[T]):
             accepted = False
         elif worker is not None and worker.pool is pool:
             accepted = pool.ready.put(self, worker, self.home)
+        elif here.pool is pool:  # its thread has left its place
+            accepted = pool.ready.put(self, None, self.home)
         else:
             accepted = pool.ready.add(self, self.home)
         if not accepted:
