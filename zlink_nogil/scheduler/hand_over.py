@@ -34,7 +34,7 @@ class Places:
         self._sit = sit
         self._lock = _sync.Lock()
         self._offered: deque[Worker] = deque()
-        self._blocked: dict[HandOver, tuple[Runnable | None, deque[Runnable]]] = {}
+        self._blocked: dict[HandOver, Runnable | None] = {}
 
     def fill(self, worker: Worker) -> None:
         """Find a thread for a new place. Raises what starting a thread raises."""
@@ -47,25 +47,26 @@ class Places:
             if len(self._blocked) >= MOST_BLOCKED:
                 raise CapacityExceeded(f"{MOST_BLOCKED} threads of pool {worker.pool.name!r} are blocked already")
             self._call_for(worker)
-            self._blocked[blocked] = worker.running, worker.source
+            self._blocked[blocked] = blocked.running
             worker.carrier = None
-        here.worker = None
+        here.worker, here.running = None, blocked.running
 
     def come_back(self, worker: Worker, blocked: HandOver) -> None:
         """By the thread that left: sit down again, if the place is still empty, or empty again."""
         with self._lock:
-            running = self._blocked.pop(blocked)
+            del self._blocked[blocked]
             if worker not in self._offered:
                 return
             self._offered.remove(worker)
             worker.carrier = _sync.current_thread()
-            worker.running, worker.source = running
-        here.worker = worker
+        # Others may have sat here meanwhile, and left in the middle of something else.
+        worker.running, worker.source, worker.since = blocked.running, blocked.source, blocked.since
+        here.worker, here.running = worker, None
 
     def blocked(self) -> list[Runnable | None]:
         """What the blocked threads are in the middle of."""
         with self._lock:
-            return [runnable for runnable, _ in self._blocked.values()]
+            return list(self._blocked.values())
 
     def _call_for(self, worker: Worker) -> None:
         """Under the lock: a thread comes for every place that is offered, or it is not offered."""
@@ -88,7 +89,7 @@ class HandOver:
     """`with HandOver():` around whatever blocks. Does nothing on a thread that sits at no place, on a guest's, or while
     a runnable runs that keeps its worker (`spawn_local`)."""
 
-    __slots__ = ("_worker",)
+    __slots__ = ("_worker", "running", "since", "source")
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
@@ -97,6 +98,7 @@ class HandOver:
         worker = here.worker
         if worker is None or worker.guest or getattr(worker.running, "keeps_worker", False):
             return
+        self.running, self.source, self.since = worker.running, worker.source, worker.since
         worker.pool.places.offer(worker, self)
         self._worker = worker
 

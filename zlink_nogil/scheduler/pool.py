@@ -293,6 +293,7 @@ class WorkerPool:
 
     def _finish_without_place(self, runnable: Runnable, again: bool, place: Worker) -> None:
         """The slice handed the place over: if it wants another one it goes where everybody finds it."""
+        here.running = None
         home = place if self.thread_per_core else None
         while again and not self.ready.put(runnable, None, home):
             again = runnable.run_slice()  # the workers have left

@@ -122,7 +122,7 @@ class Task[T](Completion[T]):
 
     def _wait(self, timeout: float | None) -> None:
         worker = here.worker
-        if worker is not None and worker.running is self:
+        if (worker.running if worker is not None else here.running) is self:
             raise InvalidOperation(f"{self!r} cannot wait for itself")
         super()._wait(timeout)
 

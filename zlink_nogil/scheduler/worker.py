@@ -92,6 +92,8 @@ class _Here(_sync.local):
     """The pool this thread belongs to, at a place or not."""
     worker: Worker | None = None
     """The place this thread sits at."""
+    running: Runnable | None = None
+    """What this thread is in the middle of, having left its place."""
 
 
 here = _Here()
