@@ -87,11 +87,15 @@ class Places:
 
 class HandOver:
     """`with HandOver():` around whatever blocks. Does nothing on a thread that sits at no place, on a guest's, or while
-    a runnable runs that keeps its worker (`spawn_local`)."""
+    a runnable runs that keeps its worker (`spawn_local`).
 
-    __slots__ = ("_worker", "running", "since", "source")
+    `or_stay`: when no thread can be had, block at the place.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_or_stay", "_worker", "running", "since", "source")
+
+    def __init__(self, *, or_stay: bool = False) -> None:
+        self._or_stay = or_stay
         self._worker: Worker | None = None
 
     def __enter__(self) -> None:
@@ -99,7 +103,12 @@ class HandOver:
         if worker is None or worker.guest or getattr(worker.running, "keeps_worker", False):
             return
         self.running, self.source, self.since = worker.running, worker.source, worker.since
-        worker.pool.places.offer(worker, self)
+        try:
+            worker.pool.places.offer(worker, self)
+        except Exception:
+            if self._or_stay:
+                return
+            raise
         self._worker = worker
 
     def __exit__(self, *exc_info: object) -> None:

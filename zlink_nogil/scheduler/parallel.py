@@ -121,7 +121,7 @@ class Scope:
                     return
                 more = bool(self._pieces)
             if not more:
-                with HandOver():
+                with HandOver(or_stay=True):
                     interrupts.park(self._parker)
 
     def help_out(self) -> bool:
