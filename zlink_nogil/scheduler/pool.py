@@ -187,8 +187,12 @@ class WorkerPool:
             if self.closing:
                 return
             for worker in self.ready.workers[self._filled : self.workers]:
-                self.places.fill(worker)
-                worker.filled = True
+                worker.filled = True  # before its thread is idle or searching: a place is one of them, not two
+                try:
+                    self.places.fill(worker)
+                except BaseException:
+                    worker.filled = False
+                    raise
                 self._filled += 1
             first = self._watch is None
             watch = self._watch = self._watch or Watch(self)
