@@ -220,10 +220,20 @@ class WorkerPool:
             busy = self._threads.join(_sync.monotonic() + GRACE)
         if busy:
             raise DeadlineExceeded(f"workers still busy after {timeout} s: {', '.join(busy)}")
+        self._run_deferred()
         with self._lock:
             watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
+
+    def _run_deferred(self) -> None:
+        """What finalizers left when no worker was there any more."""
+        while True:
+            try:
+                runnable = self.ready.deferred.popleft()
+            except IndexError:
+                return
+            self.run_late(runnable.run_slice)
 
     # -- the threads ------------------------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class ReadySet:
         """
         with self._lock:
             if self._closed and not worker.guest and not self._unfinished():
-                if worker.pinned or self._anything():
+                if worker.pinned or self.deferred or self._anything():
                     return True
                 self._searching -= 1
                 self.staying -= 1
