@@ -163,7 +163,10 @@ class Completion[T](Suspension):
         """The outcome of a completion that is done: returned or raised, a fresh exception instance each time."""
         value, error = self._resolve()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback keeps this frame: what failed goes with its last user, not with the collector
         return cast(T, value)
 
     def _resolve(self) -> tuple[T | None, BaseException | None]:
