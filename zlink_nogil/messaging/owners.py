@@ -8,9 +8,10 @@ Guarantees
     meets a retired queue takes the next one. A node that has seen a million keys does not keep a million queues.
 
 Ownership
-    `_queues`, `_sweep_at`, `_closed`, `_admissions` (counted from `drain` on)
-                 under `_lock`, a leaf; nothing is admitted or run under it
-    `_draining`  set once
+    `_queues`, `_sweep_at`, `_closed`  under `_lock`, a leaf; nothing is admitted or run under it
+    `_draining`                        set once
+    `_latest`                          whoever admits, from `drain` on: a new object each time, so that no two writes are
+                                       alike and none can be lost
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Owners:
         self._sweep_at = FIRST_SWEEP
         self._closed = False
         self._draining = False
-        self._admissions = 0
+        self._latest = object()
 
     def admit(self, owner: OwnerName, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
         """Append `turns` to the owner's queue in one critical section; returns the refused ones with the reason each."""
@@ -56,8 +57,7 @@ class Owners:
                 return [(turn, ShuttingDown("the node is shutting down")) for turn in turns]
             refused = queue.admit(turns)
             if self._draining:
-                with self._lock:
-                    self._admissions += 1
+                self._latest = object()
             if not refused or not queue.retired:
                 return refused
 
@@ -86,13 +86,13 @@ class Owners:
         """Wait until every owner is idle, or until `deadline` (monotonic); owners may still give each other work.
 
         All are idle when none was busy and none was given work while they were looked at one after the other: whoever
-        gives work counts it before its own turn ends.
+        gives work says so before its own turn ends.
         """
         self._draining = True
         while True:
-            seen = self._admissions
+            seen = self._latest
             busy = [queue for queue in list(self._queues.values()) if not queue.is_idle()]
-            if not busy and seen == self._admissions:
+            if not busy and seen is self._latest:
                 return
             for queue in busy:
                 try:
