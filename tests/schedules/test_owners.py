@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
 from zlink_nogil.messaging import owners as owners_module
@@ -177,6 +178,29 @@ def work_given_while_closing(s: Scenario) -> None:
 def test_work_given_while_closing() -> None:
     run_exhaustive(work_given_while_closing, preemptions=1, switches=1)
     run_random(work_given_while_closing)
+
+
+def work_moves_on_behind_the_look(s: Scenario) -> None:
+    """An owner that was seen idle is given work by one that has not been looked at yet."""
+    watched = Watched(s)
+    began = _sync.Event()
+
+    def give() -> None:
+        began.wait()
+        watched.admit("b", "b1", then=lambda: s.sleep(1.0))
+
+    def drain() -> None:
+        began.set()
+        watched.owners.drain(s.now + 100.0)
+        s.expect(watched.ran("a1", "b1") == ["a1", "b1"], "drained means that all of it has run")
+
+    watched.admit("b", "b0")
+    watched.admit("a", "a1", then=give)
+    s.thread("drainer", drain)
+
+
+def test_work_moves_on_behind_the_look() -> None:
+    run_exhaustive(work_moves_on_behind_the_look, preemptions=1, switches=0)
 
 
 KEPT: Final[dict[str, tuple[Any, ...]]] = {
