@@ -214,7 +214,7 @@ def test_a_coroutine_that_another_turn_runs_is_refused(pool):
     first, second, third = (SerialExecutionQueue(pool=pool) for _ in range(3))
     running = first.enqueue(lambda: shared)
     let_others_run(pool)
-    with pytest.raises(InvalidOperation, match="another turn"):
+    with pytest.raises(InvalidOperation, match="somebody runs"):
         second.enqueue(lambda: shared).result(PATIENCE)
     with pytest.raises(RuntimeError, match="awaited already"):
         third.enqueue(awaits_it).result(PATIENCE)

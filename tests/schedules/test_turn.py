@@ -7,9 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.execution import SerialExecutionQueue, Turn
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Completion, WorkerPool, claims
+from zlink_nogil.scheduler.spawning import sleep, spawn
 
 from .harness import Scenario, run_exhaustive, run_random
 from .test_queue import Watched, an_interruption_before_the_wait
@@ -80,7 +82,7 @@ def quiet_at_the_last_moment(s: Scenario) -> None:
     """Who asks for quiet while the last turn leaves is told, off the turn."""
     queue = Watched(s)
 
-    def off_the_turn() -> None:
+    def off_the_turn(_: object) -> None:
         s.expect(Turn.current is None, "quiet is told when the turn is over")
 
     def ask() -> None:
@@ -262,6 +264,69 @@ def one_coroutine_for_two(s: Scenario) -> None:
     s.check("the first ran", lambda: queue.ran == ["waits"])
 
 
+class Shared:
+    """A fresh coroutine for two, and how it ends for each of them."""
+
+    def __init__(self, s: Scenario) -> None:
+        self.s = s
+        self.pool = WorkerPool(2)
+        self.began = 0
+        self.ends: list[str] = []
+        self.coroutine = self._run()
+        s.check("one of them ran it, the other one was told", lambda: sorted(self.ends) == ["None", "told"])
+        s.check("once", lambda: self.began == 1)
+        s.check("nobody has a coroutine", lambda: claims.count() == 0)
+
+    async def _run(self) -> None:
+        self.began += 1
+        turn = Turn.current
+        await sleep(1.0)
+        self.s.expect(Turn.current is turn, "who begins it goes on with it")
+
+    def as_turn(self, here: _sync.Event, there: _sync.Event) -> None:
+        """By a turn that has begun when the other one has, too."""
+
+        def work() -> Any:
+            here.set()
+            there.wait()
+            return self.coroutine
+
+        self._end(lambda: SerialExecutionQueue(pool=self.pool).enqueue(work).result())
+
+    def as_task(self) -> None:
+        self._end(lambda: spawn(self.coroutine, pool=self.pool).result())
+
+    def _end(self, run: Callable[[], object]) -> None:
+        try:
+            self.ends.append(str(run()))
+        except InvalidOperation:
+            self.ends.append("told")
+        except RuntimeError as error:  # it is over already
+            self.ends.append("told" if "reuse" in str(error) else repr(error))
+
+
+def two_turns_at_once(s: Scenario) -> None:
+    shared = Shared(s)
+    one, two = _sync.Event(), _sync.Event()
+    s.thread("one", shared.as_turn, one, two)
+    s.thread("two", shared.as_turn, two, one)
+
+
+def a_turn_and_a_task_at_once(s: Scenario) -> None:
+    shared = Shared(s)
+    begun = _sync.Event()
+    s.thread("turn", shared.as_turn, begun, begun)
+    s.thread("task", shared.as_task)
+
+
+CLAIMS = ["zlink_nogil.execution.turn", "zlink_nogil.scheduler.claims"]
+
+
 def test_coroutines() -> None:
     run_random(let_go, 3)
     run_random(one_coroutine_for_two, 20)
+
+
+def test_one_coroutine_at_once() -> None:
+    run_exhaustive(two_turns_at_once, preemptions=1, switches=0, lines=CLAIMS)
+    run_exhaustive(a_turn_and_a_task_at_once, preemptions=1, switches=0, lines=CLAIMS)

@@ -1,9 +1,9 @@
 """`Turn`: one piece of work on its way through a serial queue (seed 000 section 6.6-6.7).
 
 Guarantees
-    A turn's coroutine is only ever stepped by the thread that drains its queue, and never again once it has finished
-    (two threads in one coroutine abort the interpreter: decision 14). `succeed` or `fail` is called exactly once, on the
-    turn. Each turn has a `contextvars.Context` of its own.
+    A turn's coroutine is only ever stepped by the thread that drains its queue, and never again once it has finished: it
+    is claimed as long as it runs (decision 14). `succeed` or `fail` is called exactly once, on the turn. Each turn has a
+    `contextvars.Context` of its own.
 
 Ownership
     `state`, `interruption`, `awaiting`  under the queue's gate
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
-from zlink_nogil.scheduler import Suspension, Waker
+from zlink_nogil.scheduler import Suspension, Waker, claims
 from zlink_nogil.scheduler.suspension import hint_at_bridge, not_awaitable
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ class Turn(ABC):
 
     def _settle(self) -> None:
         """The work is over: its reservation is returned before anybody can see the outcome."""
-        self._coroutine = None
+        coroutine, self._coroutine = self._coroutine, None
+        if coroutine is not None:
+            claims.release(coroutine)
         self.queue.note_finished(self)
 
     def _step(self, interruption: BaseException | None) -> tuple[Suspension | None, Any]:
@@ -162,7 +164,8 @@ class Turn(ABC):
             if not isinstance(value, types.CoroutineType):
                 return None, value
             if value.cr_running or value.cr_suspended:
-                raise InvalidOperation("the work returned a coroutine that another turn runs already")
+                raise claims.taken(value)
+            claims.claim(value, self)
             coroutine = self._coroutine = value
         try:
             while True:

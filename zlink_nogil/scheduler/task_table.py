@@ -1,12 +1,12 @@
-"""`TaskTable`: the tasks of a pool that have not ended - who claims a coroutine, and whom `close` must cancel.
+"""`TaskTable`: the tasks of a pool that have not ended, whom `close` must cancel.
 
 Guarantees
-    A coroutine is claimed by one task at a time. A task that waits for something nobody else holds is kept alive.
-    Every task has been cancelled by `cancel_all`, or finds `refusing` after its claim.
+    A task that waits for something nobody else holds is kept alive. Every task has been cancelled by `cancel_all`, or
+    finds `refusing` after it was added.
 
 Ownership
     `_shards`     dicts by the coroutine's id; single atomic operations. Several, so that workers seldom meet in one.
-    `refusing`    written once by `cancel_all`, before it looks; read after a claim has been written
+    `refusing`    written once by `cancel_all`, before it looks; read after a task has been added
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.scheduler.claims import claimed, taken
 
 if TYPE_CHECKING:
     from zlink_nogil.scheduler.tasks import Task
@@ -28,11 +28,13 @@ CLOSING: Final = 0
 
 
 def release(shard: Shard, coroutine: Coroutine[Any, Any, Any]) -> bool:
-    """The task is over. True when the pool is closing, and its workers may have waited for this.
+    """The task is over, its coroutine anybody's. True when the pool is closing, and its workers may have waited for this.
 
     A function of the shard, not a method: the end of a task touches nothing that all workers share.
     """
-    shard.pop(id(coroutine), None)
+    key = id(coroutine)
+    claimed[key >> 6 & 15].pop(key, None)
+    shard.pop(key, None)
     return CLOSING in shard
 
 
@@ -41,12 +43,14 @@ class TaskTable:
         self._shards: tuple[Shard, ...] = tuple({} for _ in range(16))
         self.refusing = False
 
-    def claim(self, coroutine: Coroutine[Any, Any, Any], task: Task[Any]) -> Shard:
-        """`InvalidOperation` if another task has it. The caller looks at `refusing` then."""
+    def add(self, coroutine: Coroutine[Any, Any, Any], task: Task[Any]) -> Shard:
+        """Claim `coroutine` for `task`, which looks at `refusing` then. `InvalidOperation` if somebody else has it."""
         key = id(coroutine)
-        shard = self._shards[key >> 6 & 15]
-        if shard.setdefault(key, task) is not task:
-            raise InvalidOperation(f"another task runs this coroutine already: {coroutine!r}")
+        index = key >> 6 & 15
+        if claimed[index].setdefault(key, task) is not task:
+            raise taken(coroutine)
+        shard = self._shards[index]
+        shard[key] = task
         return shard
 
     def any(self) -> bool:

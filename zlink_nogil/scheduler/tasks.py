@@ -84,7 +84,7 @@ class Task[T](Completion[T]):
         """
         pool, coroutine = self._pool, self._coroutine
         pool.start()
-        self._shard = pool.tasks.claim(coroutine, self)
+        self._shard = pool.tasks.add(coroutine, self)
         if pool.tasks.refusing:
             accepted = False
         elif worker is not None and worker.pool is pool:
