@@ -240,8 +240,8 @@ class WorkerPool:
     def _begin_thread(self) -> None:
         sys.set_asyncgen_hooks(finalizer=self._adopt)
 
-    def _adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
-        self.ready.defer(Orphan(generator))
+    def _adopt(self, generator: AsyncGenerator[Any, Any], orphan: type[Orphan] = Orphan) -> None:
+        self.ready.defer(orphan(generator))  # at the end of the process the module's own names are gone
 
     def _sit(self, worker: Worker) -> None:
         with pinned_to(worker.cpu):
