@@ -16,8 +16,9 @@ from support import PATIENCE, eventually, together
 from zlink_nogil import _sync, par, task
 from zlink_nogil.errors import CapacityExceeded, DeadlineExceeded, ShuttingDown
 from zlink_nogil.scheduler import Completion, WorkerPool, blocking, hand_over, threads, watch
+from zlink_nogil.scheduler.hand_over import Places
 from zlink_nogil.scheduler.ready import ReadySet
-from zlink_nogil.scheduler.worker import here
+from zlink_nogil.scheduler.worker import Worker, here
 
 
 async def value_of(value: Any = 1) -> Any:
@@ -239,16 +240,15 @@ def test_a_pool_whose_first_threads_cannot_be_started_accepts_nothing_and_recove
 def test_a_place_is_not_counted_twice_while_it_gets_its_first_thread(monkeypatch):
     """Kind: Reported counts equal the real threads, no count is negative: the thread is faster than who started it."""
     pool = WorkerPool(1)
-    real = threading.Thread.start
+    real = Places.fill
     seen: list[Any] = []
 
-    def start(self: threading.Thread) -> None:
-        real(self)
-        if "worker" in self.name:
-            eventually(lambda: pool.ready.counts()[2] == 1, "the worker sleeps already")
-            seen.append(pool.ready.snapshot()[2:])
+    def fill(self: Places, worker: Worker) -> None:
+        real(self, worker)
+        eventually(lambda: pool.ready.counts()[2] == 1, "the worker sleeps already")
+        seen.append(pool.ready.snapshot()[2:])
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(Places, "fill", fill)
     assert task.spawn(value_of(), pool=pool).result(PATIENCE) == 1
     assert seen == [(1, 0, 0)], "idle, searching, vacant"
     pool.close()
