@@ -6,7 +6,7 @@ Guarantees
     thread from then on. When no thread can be had, the block does not begin and nothing has changed.
 
 Ownership
-    `_offered`, `_blocked`, `Worker.carrier`  under `_lock`
+    `_offered`, `_coming`, `_blocked`, `Worker.carrier`  under `_lock`
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Places:
         self._sit = sit
         self._lock = _sync.Lock()
         self._offered: deque[Worker] = deque()
+        self._coming = 0  # threads on their way to `_sit_down`: never fewer than places
         self._blocked: dict[HandOver, Runnable | None] = {}
 
     def fill(self, worker: Worker) -> None:
@@ -70,12 +71,15 @@ class Places:
 
     def _call_for(self, worker: Worker) -> None:
         """Under the lock: a thread comes for every place that is offered, or it is not offered."""
-        self._threads.run(self._sit_down)
+        if self._coming == len(self._offered):  # or else there is one whose place was taken again
+            self._threads.run(self._sit_down)
+            self._coming += 1
         self._offered.append(worker)
 
     def _sit_down(self) -> None:
         """A spare thread's job: any place that is free, if there still is one."""
         with self._lock:
+            self._coming -= 1
             if not self._offered:
                 return
             worker = self._offered.popleft()
