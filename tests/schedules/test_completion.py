@@ -67,7 +67,7 @@ def one_winner(s: Scenario) -> None:
 
 def test_one_winner() -> None:
     run_random(one_winner)
-    run_exhaustive(one_winner, preemptions=1, switches=1)
+    run_exhaustive(one_winner, preemptions=1, switches=0)
     run_lines(one_winner, MODULES)
 
 
@@ -85,7 +85,7 @@ def waiters_with_a_timeout(s: Scenario) -> None:
 
 def test_waiters_with_a_timeout() -> None:
     run_random(waiters_with_a_timeout)
-    run_exhaustive(waiters_with_a_timeout, preemptions=2)
+    run_exhaustive(waiters_with_a_timeout, preemptions=1)
     run_lines(waiters_with_a_timeout, MODULES)
 
 
@@ -101,7 +101,7 @@ def late_callbacks(s: Scenario) -> None:
 
 def test_late_callbacks() -> None:
     run_random(late_callbacks)
-    run_exhaustive(late_callbacks, preemptions=2, switches=1)
+    run_exhaustive(late_callbacks, preemptions=1, switches=1)
     run_lines(late_callbacks, MODULES)
 
 
@@ -118,7 +118,7 @@ def callbacks_while_the_pool_closes(s: Scenario) -> None:
 
 def test_callbacks_while_the_pool_closes() -> None:
     run_random(callbacks_while_the_pool_closes)
-    run_exhaustive(callbacks_while_the_pool_closes, preemptions=2)
+    run_exhaustive(callbacks_while_the_pool_closes, preemptions=1)
 
 
 def waiting_where_it_may_be_forbidden(s: Scenario) -> None:
@@ -155,7 +155,7 @@ def a_canceller_decides(s: Scenario) -> None:
 
 def test_a_canceller_decides() -> None:
     run_random(a_canceller_decides)
-    run_exhaustive(a_canceller_decides, preemptions=2)
+    run_exhaustive(a_canceller_decides, preemptions=1)
 
 
 def polling(s: Scenario) -> None:

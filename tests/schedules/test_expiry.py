@@ -49,7 +49,7 @@ def the_next_deadline(s: Scenario) -> None:
 
 def test_an_earlier_deadline() -> None:
     run_random(an_earlier_deadline)
-    run_exhaustive(an_earlier_deadline, preemptions=1, switches=2)
+    run_exhaustive(an_earlier_deadline, preemptions=1, switches=1)
     run_lines(an_earlier_deadline, MODULES, 100)
     run_random(the_next_deadline, 100)
 

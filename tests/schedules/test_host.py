@@ -102,7 +102,7 @@ def two_who_close_an_empty_host(s: Scenario) -> None:
 
 def test_two_who_close_an_empty_host() -> None:
     run_random(two_who_close_an_empty_host)
-    run_exhaustive(two_who_close_an_empty_host, preemptions=2, switches=0)
+    run_exhaustive(two_who_close_an_empty_host, preemptions=1, switches=0)
     run_lines(two_who_close_an_empty_host, HOST, 50)
 
 

@@ -96,7 +96,7 @@ def runs_and_posts(s: Scenario) -> None:
 
 def test_runs_and_posts() -> None:
     run_random(runs_and_posts)
-    run_exhaustive(runs_and_posts, preemptions=2)
+    run_exhaustive(runs_and_posts, preemptions=1)
     run_lines(runs_and_posts, MODULES)
 
 
@@ -128,7 +128,7 @@ def run_post_close(s: Scenario) -> None:
 
 def test_run_post_close() -> None:
     run_random(run_post_close)
-    run_exhaustive(run_post_close, preemptions=2)
+    run_exhaustive(run_post_close, preemptions=1)
     run_lines(run_post_close, MODULES)
 
 
@@ -153,7 +153,7 @@ def two_closes(s: Scenario) -> None:
 
 def test_two_closes() -> None:
     run_random(two_closes)
-    run_exhaustive(two_closes, preemptions=2)
+    run_exhaustive(two_closes, preemptions=1)
 
 
 def parked_callers(s: Scenario) -> None:
@@ -168,7 +168,7 @@ def parked_callers(s: Scenario) -> None:
 
 def test_parked_callers() -> None:
     run_random(parked_callers)
-    run_exhaustive(parked_callers, preemptions=2)
+    run_exhaustive(parked_callers, preemptions=1)
     run_lines(parked_callers, MODULES)
 
 
@@ -182,7 +182,7 @@ def closing_with_parked_callers(s: Scenario) -> None:
 
 def test_closing_with_parked_callers() -> None:
     run_random(closing_with_parked_callers)
-    run_exhaustive(closing_with_parked_callers, preemptions=2)
+    run_exhaustive(closing_with_parked_callers, preemptions=1)
     run_lines(closing_with_parked_callers, MODULES)
 
 
@@ -206,7 +206,7 @@ def close_from_a_turn(s: Scenario) -> None:
 
 def test_close_from_a_turn() -> None:
     run_random(close_from_a_turn)
-    run_exhaustive(close_from_a_turn, preemptions=2)
+    run_exhaustive(close_from_a_turn, preemptions=1)
 
 
 def who_waits_is_not_passed(s: Scenario) -> None:

@@ -90,7 +90,7 @@ def admit_and_sweep(s: Scenario) -> None:
 
 def test_admit_and_sweep() -> None:
     run_random(admit_and_sweep)
-    run_exhaustive(admit_and_sweep, preemptions=1, switches=1)
+    run_exhaustive(admit_and_sweep, preemptions=1, switches=0)
     run_lines(admit_and_sweep, MODULES)
 
 
@@ -157,7 +157,7 @@ def work_for_each_other(s: Scenario) -> None:
 
 def test_work_for_each_other() -> None:
     run_random(work_for_each_other, 100)
-    run_exhaustive(work_for_each_other, preemptions=1, switches=1)
+    run_exhaustive(work_for_each_other, preemptions=1, switches=0)
 
 
 def work_given_while_closing(s: Scenario) -> None:
@@ -176,7 +176,7 @@ def work_given_while_closing(s: Scenario) -> None:
 
 
 def test_work_given_while_closing() -> None:
-    run_exhaustive(work_given_while_closing, preemptions=1, switches=1)
+    run_exhaustive(work_given_while_closing, preemptions=1, switches=0)
     run_random(work_given_while_closing)
 
 

@@ -35,7 +35,7 @@ def reply_cancel_expire(s: Scenario) -> None:
 
 def test_reply_cancel_expire() -> None:
     run_random(reply_cancel_expire)
-    run_exhaustive(reply_cancel_expire, preemptions=1, switches=1)
+    run_exhaustive(reply_cancel_expire, preemptions=1, switches=0)
     run_lines(reply_cancel_expire, MODULES)
 
 
@@ -56,7 +56,7 @@ def register_and_close(s: Scenario) -> None:
 
 def test_register_and_close() -> None:
     run_random(register_and_close)
-    run_exhaustive(register_and_close, preemptions=2, switches=0)
+    run_exhaustive(register_and_close, preemptions=1, switches=0)
     run_lines(register_and_close, MODULES)
 
 
@@ -89,7 +89,7 @@ def a_full_peer_and_a_cancel(s: Scenario) -> None:
 
 def test_a_full_peer_and_a_cancel() -> None:
     run_random(a_full_peer_and_a_cancel)
-    run_exhaustive(a_full_peer_and_a_cancel, preemptions=1)
+    run_exhaustive(a_full_peer_and_a_cancel, preemptions=1, switches=1)
     run_lines(a_full_peer_and_a_cancel, MODULES)
 
 
@@ -139,7 +139,7 @@ def a_peer_that_is_lost(s: Scenario) -> None:
 
 def test_a_peer_that_is_lost() -> None:
     run_random(a_peer_that_is_lost)
-    run_exhaustive(a_peer_that_is_lost, preemptions=1, switches=1)
+    run_exhaustive(a_peer_that_is_lost, preemptions=1, switches=0)
     run_lines(a_peer_that_is_lost, MODULES)
 
 
@@ -236,7 +236,7 @@ def _answer_what_is_left(watched: Watched) -> None:
 
 def test_too_many() -> None:
     run_random(too_many)
-    run_exhaustive(too_many, preemptions=1, switches=1)
+    run_exhaustive(too_many, preemptions=1, switches=0)
 
 
 def slots_are_bounded(s: Scenario) -> None:
@@ -272,7 +272,7 @@ def slots_that_come_back_at_once(s: Scenario) -> None:
 
 def test_slots() -> None:
     run_random(slots_are_bounded)
-    run_exhaustive(slots_are_bounded, preemptions=2)
+    run_exhaustive(slots_are_bounded, preemptions=1)
     run_lines(slots_that_come_back_at_once, ["zlink_nogil.messaging.operation"])
 
 

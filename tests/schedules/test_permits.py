@@ -80,7 +80,7 @@ def threads_wait_and_return(s: Scenario) -> None:
 
 def test_threads_wait_and_return() -> None:
     run_random(threads_wait_and_return)
-    run_exhaustive(threads_wait_and_return, preemptions=2)
+    run_exhaustive(threads_wait_and_return, preemptions=1)
     run_lines(threads_wait_and_return, MODULES)
 
 
@@ -109,7 +109,7 @@ def returned_at_the_time_out(s: Scenario) -> None:
 
 def test_giving_up_at_the_moment_of_the_grant() -> None:
     run_random(giving_up_at_the_moment_of_the_grant)
-    run_exhaustive(giving_up_at_the_moment_of_the_grant, preemptions=2)
+    run_exhaustive(giving_up_at_the_moment_of_the_grant, preemptions=1)
     run_lines(returned_at_the_time_out, MODULES)
 
 
@@ -154,7 +154,7 @@ def a_socket_and_threads(s: Scenario) -> None:
 
 def test_a_socket_and_threads() -> None:
     run_random(a_socket_and_threads)
-    run_exhaustive(a_socket_and_threads, preemptions=2, switches=1)
+    run_exhaustive(a_socket_and_threads, preemptions=1, switches=1)
     run_lines(a_socket_and_threads, MODULES)
 
 
@@ -182,7 +182,7 @@ def a_socket_that_closes_while_it_waits(s: Scenario) -> None:
 
 def test_a_socket_that_closes_while_it_waits() -> None:
     run_random(a_socket_that_closes_while_it_waits)
-    run_exhaustive(a_socket_that_closes_while_it_waits, preemptions=2)
+    run_exhaustive(a_socket_that_closes_while_it_waits, preemptions=1)
     run_lines(a_socket_that_closes_while_it_waits, MODULES)
 
 
@@ -206,7 +206,7 @@ def a_socket_that_looks_again(s: Scenario) -> None:
 
 def test_a_socket_that_looks_again() -> None:
     run_random(a_socket_that_looks_again)
-    run_exhaustive(a_socket_that_looks_again, preemptions=2)
+    run_exhaustive(a_socket_that_looks_again, preemptions=1)
 
 
 def two_that_come_back_at_once(s: Scenario) -> None:

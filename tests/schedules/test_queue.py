@@ -88,7 +88,7 @@ def _in_order(ran: list[str], *names: str) -> bool:
 
 def test_order_and_capacity() -> None:
     run_random(order_and_capacity)
-    run_exhaustive(order_and_capacity, preemptions=2, switches=0)
+    run_exhaustive(order_and_capacity, preemptions=1, switches=0)
     run_lines(order_and_capacity, MODULES)
 
 
@@ -102,7 +102,7 @@ def two_workers(s: Scenario) -> None:
 
 def test_two_workers() -> None:
     run_random(two_workers)
-    run_exhaustive(two_workers, preemptions=1, switches=2)
+    run_exhaustive(two_workers, preemptions=1, switches=0)
     run_lines(two_workers, MODULES)
 
 
@@ -118,7 +118,7 @@ def suspend_and_resume(s: Scenario) -> None:
 
 def test_suspend_and_resume() -> None:
     run_random(suspend_and_resume)
-    run_exhaustive(suspend_and_resume, preemptions=1)
+    run_exhaustive(suspend_and_resume, preemptions=1, switches=0)
     run_lines(suspend_and_resume, MODULES)
 
 
@@ -136,7 +136,7 @@ def cancel_a_waiting_turn(s: Scenario) -> None:
 
 def test_cancel_a_waiting_turn() -> None:
     run_random(cancel_a_waiting_turn)
-    run_exhaustive(cancel_a_waiting_turn, preemptions=1, switches=1)
+    run_exhaustive(cancel_a_waiting_turn, preemptions=1, switches=0)
     run_lines(cancel_a_waiting_turn, MODULES)
 
 
@@ -151,7 +151,7 @@ def closing(s: Scenario) -> None:
 
 def test_closing() -> None:
     run_random(closing)
-    run_exhaustive(closing, preemptions=1, switches=2)
+    run_exhaustive(closing, preemptions=1, switches=0)
     run_lines(closing, MODULES)
 
 
@@ -173,7 +173,7 @@ def closing_with_a_suspended_turn(s: Scenario) -> None:
 
 def test_closing_with_a_suspended_turn() -> None:
     run_random(closing_with_a_suspended_turn)
-    run_exhaustive(closing_with_a_suspended_turn, preemptions=1, switches=1)
+    run_exhaustive(closing_with_a_suspended_turn, preemptions=1, switches=0)
     run_lines(closing_with_a_suspended_turn, MODULES)
 
 
@@ -211,7 +211,7 @@ def a_pool_that_closes_first(s: Scenario) -> None:
 
 def test_a_pool_that_closes_first() -> None:
     run_random(a_pool_that_closes_first)
-    run_exhaustive(a_pool_that_closes_first, preemptions=1, switches=1)
+    run_exhaustive(a_pool_that_closes_first, preemptions=1, switches=0)
     run_lines(a_pool_that_closes_first, MODULES)
 
 
@@ -234,7 +234,7 @@ def barriers_and_bursts(s: Scenario) -> None:
 
 def test_barriers_and_bursts() -> None:
     run_random(barriers_and_bursts)
-    run_exhaustive(barriers_and_bursts, preemptions=1)
+    run_exhaustive(barriers_and_bursts, preemptions=1, switches=1)
 
 
 def an_interruption_before_the_wait(s: Scenario) -> None:
@@ -262,7 +262,7 @@ def out_of_time_before_the_wait(s: Scenario) -> None:
 
 def test_an_interruption_before_the_wait() -> None:
     run_random(an_interruption_before_the_wait, 100)
-    run_exhaustive(an_interruption_before_the_wait, preemptions=2)
+    run_exhaustive(an_interruption_before_the_wait, preemptions=1)
     run_exhaustive(out_of_time_before_the_wait, preemptions=1)
 
 

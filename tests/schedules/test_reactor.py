@@ -72,7 +72,7 @@ def two_directions(s: Scenario) -> None:
 
 def test_two_directions() -> None:
     run_random(two_directions)
-    run_exhaustive(two_directions, preemptions=1, switches=1)
+    run_exhaustive(two_directions, preemptions=1, switches=0)
     run_lines(two_directions, MODULES)
 
 
@@ -87,7 +87,7 @@ def ready_or_cancelled(s: Scenario) -> None:
 
 def test_ready_or_cancelled() -> None:
     run_random(ready_or_cancelled)
-    run_exhaustive(ready_or_cancelled, preemptions=1, switches=1)
+    run_exhaustive(ready_or_cancelled, preemptions=1, switches=0)
     run_lines(ready_or_cancelled, MODULES)
 
 
@@ -142,7 +142,7 @@ def announced_as_closing(s: Scenario) -> None:
 
 def test_announced_as_closing() -> None:
     run_random(announced_as_closing)
-    run_exhaustive(announced_as_closing, preemptions=1, switches=1)
+    run_exhaustive(announced_as_closing, preemptions=1, switches=0)
     run_lines(announced_as_closing, MODULES)
 
 
@@ -192,7 +192,7 @@ def the_same_direction_twice(s: Scenario) -> None:
 
 def test_the_same_direction_twice() -> None:
     run_random(the_same_direction_twice)
-    run_exhaustive(the_same_direction_twice, preemptions=1, switches=1)
+    run_exhaustive(the_same_direction_twice, preemptions=1, switches=0)
     run_lines(the_same_direction_twice, MODULES)
 
 
@@ -237,5 +237,5 @@ def the_reactor_closes(s: Scenario) -> None:
 
 def test_the_reactor_closes() -> None:
     run_random(the_reactor_closes)
-    run_exhaustive(the_reactor_closes, preemptions=1, switches=1)
+    run_exhaustive(the_reactor_closes, preemptions=1, switches=0)
     run_lines(the_reactor_closes, MODULES)

@@ -37,7 +37,7 @@ def one_full_peer(s: Scenario) -> None:
 
 def test_one_full_peer() -> None:
     run_random(one_full_peer)
-    run_exhaustive(one_full_peer, preemptions=1, switches=1)
+    run_exhaustive(one_full_peer, preemptions=1, switches=0)
 
 
 def two_full_peers(s: Scenario) -> None:
@@ -124,7 +124,7 @@ def another_connection_while_one_is_full(s: Scenario) -> None:
 
 def test_another_connection_while_one_is_full() -> None:
     run_random(another_connection_while_one_is_full)
-    run_exhaustive(another_connection_while_one_is_full, preemptions=1, switches=1)
+    run_exhaustive(another_connection_while_one_is_full, preemptions=1, switches=0)
 
 
 def an_unknown_peer_while_one_is_full(s: Scenario) -> None:
@@ -143,7 +143,7 @@ def an_unknown_peer_while_one_is_full(s: Scenario) -> None:
 
 def test_an_unknown_peer_while_one_is_full() -> None:
     run_random(an_unknown_peer_while_one_is_full)
-    run_exhaustive(an_unknown_peer_while_one_is_full, preemptions=1, switches=1)
+    run_exhaustive(an_unknown_peer_while_one_is_full, preemptions=1, switches=0)
 
 
 def a_peer_that_dies(s: Scenario) -> None:
@@ -182,7 +182,7 @@ def the_last_look(s: Scenario) -> None:
 
 def test_the_last_look() -> None:
     run_random(the_last_look)
-    run_exhaustive(the_last_look, preemptions=2, switches=1)
+    run_exhaustive(the_last_look, preemptions=1, switches=1)
 
 
 def a_send_that_is_refused_eats_an_edge(s: Scenario) -> None:
@@ -202,7 +202,7 @@ def a_send_that_is_refused_eats_an_edge(s: Scenario) -> None:
 
 def test_a_send_that_is_refused_eats_an_edge() -> None:
     run_random(a_send_that_is_refused_eats_an_edge)
-    run_exhaustive(a_send_that_is_refused_eats_an_edge, preemptions=1, switches=1)
+    run_exhaustive(a_send_that_is_refused_eats_an_edge, preemptions=1, switches=0)
 
 
 def a_send_to_another_eats_an_edge(s: Scenario) -> None:
@@ -220,7 +220,7 @@ def a_send_to_another_eats_an_edge(s: Scenario) -> None:
 
 def test_a_send_to_another_eats_an_edge() -> None:
     run_random(a_send_to_another_eats_an_edge)
-    run_exhaustive(a_send_to_another_eats_an_edge, preemptions=1, switches=1)
+    run_exhaustive(a_send_to_another_eats_an_edge, preemptions=1, switches=0)
 
 
 def closing_while_one_is_full(s: Scenario) -> None:

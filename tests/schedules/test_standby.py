@@ -71,7 +71,7 @@ def lives(s: Scenario) -> None:
 
 def test_lives() -> None:
     run_random(lives)
-    run_exhaustive(lives, preemptions=1, switches=1)
+    run_exhaustive(lives, preemptions=1, switches=0)
     run_lines(lives, MODULES)
 
 
@@ -92,7 +92,7 @@ def one_comes_as_the_last_one_goes(s: Scenario) -> None:
 
 def test_one_comes_as_the_last_one_goes() -> None:
     run_random(one_comes_as_the_last_one_goes)
-    run_exhaustive(one_comes_as_the_last_one_goes, preemptions=1, switches=1)
+    run_exhaustive(one_comes_as_the_last_one_goes, preemptions=1, switches=0)
 
 
 def again_and_again(s: Scenario) -> None:
@@ -110,7 +110,7 @@ def again_and_again(s: Scenario) -> None:
 
 def test_again_and_again() -> None:
     run_random(again_and_again)
-    run_exhaustive(again_and_again, preemptions=2, switches=1)
+    run_exhaustive(again_and_again, preemptions=1, switches=1)
     run_lines(again_and_again, MODULES)
 
 
@@ -142,7 +142,7 @@ def mail_for_one_who_is_being_removed(s: Scenario) -> None:
 
 def test_mail_for_one_who_is_being_removed() -> None:
     run_random(mail_for_one_who_is_being_removed)
-    run_exhaustive(mail_for_one_who_is_being_removed, preemptions=1, switches=1)
+    run_exhaustive(mail_for_one_who_is_being_removed, preemptions=1, switches=0)
     run_lines(mail_for_one_who_is_being_removed, MODULES)
 
 
@@ -177,7 +177,7 @@ def deadlines(s: Scenario) -> None:
 
 def test_deadlines() -> None:
     run_random(deadlines)
-    run_exhaustive(deadlines, preemptions=1, switches=1)
+    run_exhaustive(deadlines, preemptions=1, switches=0)
 
 
 class Unwatchable(Role):
