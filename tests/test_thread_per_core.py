@@ -113,10 +113,10 @@ def test_what_comes_back_to_its_place_goes_back_to_its_own_queue(monkeypatch):
         return own
 
     blocked = task.Task(pool, pinned(), place)
-    blocked.begin()
+    blocked.begin(None)
     first.wait_begun()
     place.local.append(Unpinned())  # as a finalizer's work is
-    task.Task(pool, calls(int), place).begin()
+    task.Task(pool, calls(int), place).begin(None)
     second.wait_begun()
     first.open()
     assert blocked.result(PATIENCE)
