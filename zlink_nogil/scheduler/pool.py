@@ -325,7 +325,7 @@ def _make() -> WorkerPool:
 
 
 def _close_at_exit(pool: WorkerPool) -> None:
-    """What is ready still runs; what sleeps is cancelled."""
+    """Tasks are cancelled, whatever they do; turns of queues that are ready still run."""
     if pool.inherited():
         return
     pool.tasks.cancel_all()
