@@ -7,23 +7,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from background import Background, Gate
+from pools import calls, value_of
 from support import PATIENCE, eventually, together
 
 from zlink_nogil import _sync, task
 from zlink_nogil.scheduler import WorkerPool, blocking, default_pool
 from zlink_nogil.scheduler.ready import ROUND
-
-
-async def value_of(value: Any = 1) -> Any:
-    return value
-
-
-async def calls(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 class Exclusive:

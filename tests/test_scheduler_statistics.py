@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from background import Gate
+from pools import calls
 from support import PATIENCE, eventually
 
 from zlink_nogil import task
 from zlink_nogil.scheduler import WorkerPool
 from zlink_nogil.scheduler.statistics import Statistics
-
-
-async def calls(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 def assert_adds_up(s: Statistics) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from background import Gate
+from pools import value_of
 from support import PATIENCE, eventually, outcome, together
 
 from zlink_nogil import task
@@ -34,10 +35,6 @@ def never(pool: WorkerPool) -> Iterator[Completion[Any]]:
     never: Completion[Any] = Completion(pool)
     yield never
     eventually(lambda: not never._wakers, "nothing waits for it any more")
-
-
-async def value_of(value: Any = 1) -> Any:
-    return value
 
 
 def assert_cancelled(cancelled: task.Task[Any]) -> None:
