@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -175,3 +176,25 @@ def test_a_free_threaded_build_is_not_warned_of() -> None:
 def test_the_suite_itself_runs_with_the_gil_off() -> None:
     importlib.import_module("zlink_nogil.hosting.cli")
     assert not sys._is_gil_enabled(), os.environ.get("PYTHON_GIL")
+
+
+LATE = """
+import importlib.util, sys, threading
+from zlink_nogil import task
+
+async def work(): pass
+
+task.block_on(work())
+print(sys._is_gil_enabled())
+import orjson
+task.block_on(work())
+print(sys._is_gil_enabled())
+"""
+
+
+@only_free_threaded
+@pytest.mark.skipif(importlib.util.find_spec("orjson") is None, reason="there is no module here that turns the GIL on")
+def test_a_gil_that_comes_back_is_told() -> None:
+    done = python(LATE)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+    assert "the GIL is on, so the workers of pool 'zlink' take turns" in done.stderr

@@ -4,7 +4,8 @@ While anybody works it looks once a second; while all sleep, not at all.
 
 Guarantees
     When every worker has been in the same slice for `STALL` seconds, none of them computing, and something waits, that is
-    reported once, with what each of them runs and where. Timers that no worker has come to fire are fired.
+    reported once, with what each of them runs and where. A GIL that comes back - a late import can do it to the whole
+    process - is reported once. Timers that no worker has come to fire are fired.
 
 Ownership
     `_armed`  set by who wakes a worker, taken back by the stand-by, which then looks again: one of the two sees the other
@@ -15,10 +16,12 @@ Ownership
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from zlink_nogil import _sync
+from zlink_nogil._interpreter import FREE_THREADED
 from zlink_nogil.scheduler.standby import default_standby
 from zlink_nogil.scheduler.statistics import describe_workers
 from zlink_nogil.scheduler.worker import Worker
@@ -48,6 +51,7 @@ class Watch:
         self._computed = 0.0
         self._since = 0.0
         self._reported = False
+        self._gil_reported = not FREE_THREADED
 
     def begin(self) -> None:
         """Once, by who made it; nothing if it has ended meanwhile."""
@@ -63,6 +67,7 @@ class Watch:
             self._pool.ready.stirred = None
             self._standby.remove(self)
             self._wake.close()
+        self._look_at_the_gil()
 
     def stir(self) -> None:
         """A worker has been woken."""
@@ -80,6 +85,7 @@ class Watch:
 
     def rotate(self) -> float | None:
         self._wake.clear()
+        self._look_at_the_gil()
         self._armed = False
         if self._all_sleep():
             return None
@@ -109,6 +115,15 @@ class Watch:
                 self._pool.name,
                 injected + queued,
                 describe_workers(ready.workers),
+            )
+
+    def _look_at_the_gil(self) -> None:
+        if not self._gil_reported and sys._is_gil_enabled():
+            self._gil_reported = True
+            _log.error(
+                "the GIL is on, so the workers of pool %r take turns; an extension module that was imported turned it on, "
+                "unless PYTHON_GIL=1 or -X gil=1 asked for it",
+                self._pool.name,
             )
 
 
