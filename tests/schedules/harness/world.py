@@ -287,7 +287,8 @@ class World:
         self._launch(self.main, body)
         self.main.carrier.gate.release()
         lost = None
-        if not self._ended.acquire(timeout=self._patience):
+        # In parts: a process that was stopped for a while gets the rest of its time when it goes on.
+        if not any(self._ended.acquire(timeout=self._patience / 10) for _ in range(10)):
             lost = self.current
             self._stop("outside the seam", f"{lost.name} did nothing for {self._patience:g} s that the seam can see")
         stuck = [strand for strand in tuple(self._alive) if not self._unwind(strand, lost)]
