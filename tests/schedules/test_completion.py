@@ -133,8 +133,7 @@ def waiting_where_it_may_be_forbidden(s: Scenario) -> None:
 
 def test_waiting_where_it_may_be_forbidden() -> None:
     run_random(waiting_where_it_may_be_forbidden)
-    run_exhaustive(waiting_where_it_may_be_forbidden, preemptions=2)
-    run_lines(waiting_where_it_may_be_forbidden, MODULES)
+    run_exhaustive(waiting_where_it_may_be_forbidden, preemptions=1, lines=MODULES)
 
 
 def a_canceller_decides(s: Scenario) -> None:
@@ -172,10 +171,4 @@ def polling(s: Scenario) -> None:
 
 
 def test_polling() -> None:
-    run_exhaustive(polling, preemptions=2)
-    run_lines(polling, MODULES)
-
-
-def test_kept() -> None:
-    """The check was read twice: the first seed that saw it (`mutants/completion.toml` says whether it still does)."""
-    run_lines(waiting_where_it_may_be_forbidden, MODULES, [20])
+    run_exhaustive(polling, preemptions=1, lines=MODULES)

@@ -154,7 +154,7 @@ def a_socket_and_threads(s: Scenario) -> None:
 
 def test_a_socket_and_threads() -> None:
     run_random(a_socket_and_threads)
-    run_exhaustive(a_socket_and_threads, preemptions=1, switches=1)
+    run_exhaustive(a_socket_and_threads, preemptions=2, switches=0)
     run_lines(a_socket_and_threads, MODULES)
 
 

@@ -118,7 +118,7 @@ def suspend_and_resume(s: Scenario) -> None:
 
 def test_suspend_and_resume() -> None:
     run_random(suspend_and_resume)
-    run_exhaustive(suspend_and_resume, preemptions=1, switches=0)
+    run_exhaustive(suspend_and_resume, preemptions=1, switches=1)
     run_lines(suspend_and_resume, MODULES)
 
 
@@ -305,8 +305,3 @@ def bursts_begin_again(s: Scenario) -> None:
 
 def test_bursts_begin_again() -> None:
     run_random(bursts_begin_again, 50)
-
-
-def test_kept() -> None:
-    """Work was accepted behind a close: the first seed that saw it (`mutants/queue.toml` says whether it still does)."""
-    run_random(closing, [157])

@@ -183,7 +183,7 @@ def find_exhaustive(
     return _exhaustive(_Search(scenario, None, limit, patience), Exhaustive(preemptions, switches), most)
 
 
-def run_random(scenario: ScenarioFunction, seeds: int | Sequence[int] = 200, *, preemptions: int = 3) -> Summary:
+def run_random(scenario: ScenarioFunction, seeds: int | Sequence[int] = 100, *, preemptions: int = 3) -> Summary:
     """Assert that no schedule of that many seeds, or of those, fails."""
     began = time.monotonic()
     search = _Search(scenario)
@@ -193,7 +193,7 @@ def run_random(scenario: ScenarioFunction, seeds: int | Sequence[int] = 200, *, 
 def run_lines(
     scenario: ScenarioFunction,
     modules: Iterable[ModuleType | str],
-    seeds: int | Sequence[int] = 100,
+    seeds: int | Sequence[int] = 50,
     *,
     preemptions: int = 3,
 ) -> Summary:
