@@ -17,7 +17,7 @@ from zlink_nogil.messaging import node as node_module
 from .harness import Scenario, run_exhaustive, run_kept, run_lines, run_random
 from .harness.sockets import Network
 
-SEEDS = 150
+SEEDS = 60
 HOST = ["zlink_nogil.hosting.host"]
 _network: list[Network] = []
 
