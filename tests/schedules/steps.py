@@ -31,10 +31,6 @@ class Shard(dict[int, Any]):
 
     s: Scenario
 
-    def setdefault(self, key: int, default: Any = None) -> Any:
-        self.s.step("claim")
-        return super().setdefault(key, default)
-
     def pop(self, key: int, *default: Any) -> Any:
         self.s.step("pop")
         return super().pop(key, *default)
