@@ -11,6 +11,7 @@ from zlink_nogil.scheduler.ready import ReadySet
 from zlink_nogil.scheduler.worker import Worker
 
 from .harness import Scenario
+from .harness.world import World
 
 __all__ = ["Flag", "Floor", "Job"]
 
@@ -41,6 +42,49 @@ class Stepping(deque[Any]):
     def rotate(self, n: int = 1) -> None:
         self.s.step("look")
         super().rotate(n)
+
+
+def _holds(ready: ReadySet, what: str) -> None:
+    world = World.running
+    assert world is not None
+    if cast(Any, ready)._lock.holder is not world.current:
+        world.fail("invariant", f"{what} is under the lock")
+
+
+def _owned(name: str) -> property:
+    slot = vars(ReadySet)[name]
+
+    def write(self: ReadySet, value: object) -> None:
+        _holds(self, name)
+        slot.__set__(self, value)
+
+    return property(slot.__get__, write)
+
+
+class Owned(ReadySet):
+    """What `ReadySet` says is under its lock is written there: an update that is lost within a line shows nowhere else."""
+
+    __slots__ = ()
+
+    _searching, _closed, staying, workers = map(_owned, ("_searching", "_closed", "staying", "workers"))  # type: ignore[assignment]
+
+
+class Beds(list[Worker]):
+    """Who looks whether anybody sleeps needs no lock; who wants one that does needs it."""
+
+    ready: ReadySet
+
+    def __getitem__(self, index: Any) -> Any:
+        _holds(self.ready, "_idle")
+        return super().__getitem__(index)
+
+    def append(self, worker: Worker) -> None:
+        _holds(self.ready, "_idle")
+        super().append(worker)
+
+    def remove(self, worker: Worker) -> None:
+        _holds(self.ready, "_idle")
+        super().remove(worker)
 
 
 class Job:
@@ -75,6 +119,9 @@ class Floor:
         self.workers = tuple(Worker(cast(Any, None), index) for index in range(workers))
         self.ready = ReadySet(self.workers, unfinished)
         self.ready._injector = self.queue()
+        self.ready._idle = beds = Beds()
+        beds.ready = self.ready
+        self.ready.__class__ = Owned
         for worker in self.workers:
             self.equip(worker)
         self.given: list[str] = []

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import DeadlineExceeded, ShuttingDown
+from zlink_nogil.errors import DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler import Completion, WorkerPool, interrupts
 from zlink_nogil.scheduler import ready as ready_module
+from zlink_nogil.scheduler import worker as worker_module
 from zlink_nogil.scheduler.spawning import block_on, yield_now
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
@@ -95,6 +96,8 @@ def closing_a_busy_pool(s: Scenario) -> None:
         s.expect(ended.is_set(), "a close without a timeout waits for what runs")
 
     def work() -> None:
+        with pytest.raises(InvalidOperation):
+            pool.close()
         s.sleep(10.0)
         ended.set()
 
@@ -137,7 +140,8 @@ def test_threads_that_cannot_be_had() -> None:
 def a_guest_while_the_pool_closes(s: Scenario) -> None:
     """Whatever a guest has in hand when everybody else has left runs to its end."""
     pool = WorkerPool(1)
-    job = Job(s, slices=3)
+    after = Job(s)
+    job = Job(s, lambda: job.left or pool.resume(after), slices=3)
     accepted: list[bool] = []
 
     async def body() -> str:
@@ -150,11 +154,14 @@ def a_guest_while_the_pool_closes(s: Scenario) -> None:
             s.expect(block_on(coroutine, pool=pool) == "value", "its own outcome")
         except ShuttingDown:
             coroutine.close()
+        here = worker_module.here
+        s.expect(here.worker is None and here.pool is None, "who was a guest is none any more")
 
     s.thread("guest", visit)
     s.thread("submits", lambda: accepted.append(pool.submit(job)))
     s.thread("closer", pool.close)
     s.check("it ran to its end if it was accepted", lambda: job.ran == 3 * accepted[0])
+    s.check("with what it led to", lambda: after.ran == accepted[0])
     s.check("nobody is left", lambda: pool.ready.workers == pool.ready.workers[:1] and not pool.tasks.any())
 
 

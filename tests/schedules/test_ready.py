@@ -10,7 +10,7 @@ from zlink_nogil import _sync
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler.worker import Worker
 
-from .floor import Floor
+from .floor import Floor, Job
 from .harness import Scenario, run_exhaustive, run_lines, run_random
 
 MODULES = ["zlink_nogil.scheduler.ready"]
@@ -177,9 +177,11 @@ def what_a_finalizer_leaves_at_a_busy_place(s: Scenario) -> None:
     ran = _sync.Event()
 
     def busy(worker: Worker) -> None:
-        floor.given.append("left")
-        floor.ready.defer(floor.job("left", lambda _: ran.set()))
+        for name, work in (("left", lambda _: ran.set()), ("too", None)):
+            floor.given.append(name)
+            floor.ready.defer(floor.job(name, work))
         floor.ready.look_round(worker)
+        s.expect(not floor.ready.deferred, "all of it is taken in")
         ran.wait()
 
     floor.open()
@@ -188,3 +190,35 @@ def what_a_finalizer_leaves_at_a_busy_place(s: Scenario) -> None:
 
 def test_what_a_finalizer_leaves_at_a_busy_place() -> None:
     run_random(what_a_finalizer_leaves_at_a_busy_place, 100)
+
+
+def rounds(s: Scenario) -> None:
+    """A round begins with the injector, and goes on at the worker's own place; what goes back is anybody's again."""
+    floor = Floor(s, 1)
+    worker = floor.workers[0]
+
+    def take() -> None:
+        job = floor.ready.take(worker)
+        assert isinstance(job, Job)
+        if job.run_at(worker):
+            floor.ready.put_back(job, worker)
+
+    def work() -> None:
+        floor.add(floor.job("pinned"), worker)
+        take()
+        floor.add_all(floor.job("a", slices=2), floor.job("b"))
+        worker.new_round = True
+        take()
+        floor.add(floor.job("c"))
+        take()
+        worker.new_round = True
+        s.expect(not worker.pinned, "what came from everybody does not stay here")
+        take()
+        take()
+
+    s.thread("works", work)
+    s.check("in order", lambda: floor.ran == ["pinned", "a", "b", "c", "a"])
+
+
+def test_rounds() -> None:
+    run_random(rounds, 1)

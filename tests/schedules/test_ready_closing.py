@@ -97,11 +97,16 @@ def a_guest_goes(s: Scenario) -> None:
     """A guest gives back what is at its place when it goes; who waits for it in bed is woken."""
     floor = Floor(s, 1)
     flag, guest = Flag(), floor.equip(Worker(floor.workers[0].pool, 1, guest=True))
-    both = _sync.Event()
+    at_guest: list[int] = []
+
+    def note(worker: Worker) -> None:
+        s.expect(not (at_guest and worker is guest), "a guest whose wait is over goes")
 
     def last(worker: Worker) -> None:
         for name in ("a", "b"):
-            floor.put(floor.job(name, lambda _: both.set() if len(floor.ran) == 4 else None), worker)
+            floor.put(floor.job(name, note), worker)
+        if worker is guest:
+            at_guest.append(1)
         flag.up = True
         guest.parker.unpark()
         if worker is not guest:
@@ -122,3 +127,74 @@ def test_a_guest_goes() -> None:
     run_random(a_guest_goes, 200)
     run_exhaustive(a_guest_goes, preemptions=1, switches=0)
     run_lines(a_guest_goes, MODULES, 80)
+
+
+def a_guest_stays(s: Scenario) -> None:
+    """What is at a busy guest's place is taken by the others."""
+    floor = Floor(s, 1)
+    guest = floor.equip(Worker(floor.workers[0].pool, 1, guest=True))
+    ran = _sync.Event()
+
+    def visit() -> None:
+        floor.ready.join(guest)
+        floor.put(floor.job("a", lambda _: ran.set()), guest)
+        ran.wait()
+        floor.ready.leave(guest)
+
+    floor.open()
+    s.thread("guest", visit)
+
+
+def test_a_guest_stays() -> None:
+    run_random(a_guest_stays, 50)
+
+
+def a_guest_goes_last(s: Scenario) -> None:
+    """When every worker has left, what is at a guest's place is the guest's own affair."""
+    floor = Floor(s, 1)
+    guest = floor.equip(Worker(floor.workers[0].pool, 1, guest=True))
+    job = floor.job("a")
+
+    def visit() -> None:
+        floor.ready.join(guest)
+        floor.ready.close()
+        floor.work(floor.workers[0])
+        floor.put(job, guest)
+        s.expect(floor.ready.leave(guest) == [job], "it gets it")
+        job.run_at(guest)
+
+    s.thread("guest", visit)
+
+
+def test_a_guest_goes_last() -> None:
+    run_random(a_guest_goes_last, 1)
+
+
+def a_guest_goes_while_one_lies_down(s: Scenario) -> None:
+    """A worker that looks while what a guest leaves is on its way to everybody, and sees it nowhere, is woken."""
+    asked, has_put = _sync.Event(), _sync.Event()
+
+    def unfinished() -> bool:
+        """On the way to bed, before anybody can see that."""
+        if not has_put.is_set():
+            asked.set()
+            has_put.wait()
+        return True
+
+    floor = Floor(s, 1, unfinished)
+    guest = floor.equip(Worker(floor.workers[0].pool, 1, guest=True))
+    floor.ready.join(guest)
+    floor.ready.close()
+
+    def visit() -> None:
+        asked.wait()
+        floor.put(floor.job("a"), guest)
+        has_put.set()
+        floor.ready.leave(guest)
+
+    floor.open()
+    s.thread("guest", visit)
+
+
+def test_a_guest_goes_while_one_lies_down() -> None:
+    run_random(a_guest_goes_while_one_lies_down, 200)

@@ -169,6 +169,28 @@ def test_a_task_that_ends_while_the_pool_closes() -> None:
     run_exhaustive(a_task_that_ends_while_the_pool_closes, preemptions=1, switches=0)
 
 
+def a_task_that_ends_as_the_workers_are_told(s: Scenario) -> None:
+    """A worker that is told of the close, and stays for the last task, is told of its end."""
+    pool = make_pool(s, 2)
+    gate: Completion[int] = Completion(pool)
+
+    async def body() -> None:
+        await gate
+
+    def open_gate() -> None:
+        s.world.wait("the workers are told", None, lambda: pool.ready.closed)
+        gate.succeed(1)
+
+    spawn(body(), pool=pool)
+    s.thread("opens", open_gate)
+    s.thread("closer", pool.close)
+    s.check("it ended", lambda: nothing_left(pool))
+
+
+def test_a_task_that_ends_as_the_workers_are_told() -> None:
+    run_exhaustive(a_task_that_ends_as_the_workers_are_told, preemptions=1, switches=0)
+
+
 def tasks_that_end_while_the_pool_closes(s: Scenario) -> None:
     """The last of several tasks to end lets the workers go, whichever it is."""
     pool = make_pool(s, 2)
