@@ -66,7 +66,7 @@ class Owned(ReadySet):
 
     __slots__ = ()
 
-    _searching, _closed, staying, workers = map(_owned, ("_searching", "_closed", "staying", "workers"))  # type: ignore[assignment]
+    _searching, _closed, staying, workers = map(_owned, ("_searching", "_closed", "staying", "workers"))
 
 
 class Beds(list[Worker]):

@@ -141,8 +141,13 @@ def a_guest_while_the_pool_closes(s: Scenario) -> None:
     """Whatever a guest has in hand when everybody else has left runs to its end."""
     pool = WorkerPool(1)
     after = Job(s)
-    job = Job(s, lambda: job.left or pool.resume(after), slices=3)
     accepted: list[bool] = []
+
+    def work() -> None:
+        if job.left == 0:
+            pool.resume(after)
+
+    job = Job(s, work, slices=3)
 
     async def body() -> str:
         await yield_now()

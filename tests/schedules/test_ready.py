@@ -34,6 +34,8 @@ def steal_while_one_lies_down(s: Scenario) -> None:
 
     floor.open()
     s.thread("adder", lambda: floor.add(floor.job("first", first)))
+    s.check("one was stolen", lambda: sum(worker.steals for worker in floor.workers) == 1)
+    s.check("both sleep, and have begun to", lambda: all(worker.parks for worker in floor.workers))
 
 
 def test_steal_while_one_lies_down() -> None:
