@@ -30,9 +30,13 @@ def a_place_is_counted_once(s: Scenario) -> None:
     """At any moment it is idle, searching, busy or vacant; without a thread it is vacant."""
     pool = WorkerPool(1)
 
+    looks: list[int] = []
+
     def look() -> None:
-        places, _, idle, searching, vacant = pool.ready.snapshot()
-        s.expect(idle + searching + vacant <= len(places), "none is counted twice")
+        for _ in range(20):
+            looks.append(1)
+            places, _, idle, searching, vacant = pool.ready.snapshot()
+            s.expect(idle + searching + vacant <= len(places), "none is counted twice")
 
     def start() -> None:
         fail_to_start(0)
@@ -40,6 +44,7 @@ def a_place_is_counted_once(s: Scenario) -> None:
             pool.start()
         s.expect(pool.ready.snapshot()[4] == 1, "it has no thread")
         s.thread_now("looks", look)
+        s.world.wait("somebody looks", None, lambda: looks)
         pool.start()
 
     s.thread("starts", start)
@@ -48,7 +53,7 @@ def a_place_is_counted_once(s: Scenario) -> None:
 
 def test_a_place_is_counted_once() -> None:
     run_random(a_place_is_counted_once, 30)
-    run_lines(a_place_is_counted_once, MODULES[:1], 60)
+    run_lines(a_place_is_counted_once, MODULES[:1], 80)
 
 
 def two_pools(s: Scenario) -> None:
