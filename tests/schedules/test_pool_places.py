@@ -14,7 +14,7 @@ from zlink_nogil.scheduler.spawning import block_on
 from zlink_nogil.scheduler.timers import Timer
 from zlink_nogil.state import StateLane
 
-from .harness import Scenario, run_lines, run_random
+from .harness import Scenario, run_exhaustive, run_lines, run_random
 from .test_pool import Job
 from .threads_that_fail import fail_to_start
 
@@ -93,7 +93,19 @@ def a_place_for_each(s: Scenario) -> None:
 
 def test_a_place_for_each() -> None:
     run_random(a_place_for_each, 60)
-    run_lines(a_place_for_each, MODULES[1:], 60)
+
+
+def homes_in_turn(s: Scenario) -> None:
+    """Two who look for a place at the same time get two."""
+    pool = WorkerPool(2, thread_per_core=True)
+    homes: list[object] = []
+    for name in ("one", "other"):
+        s.thread(name, lambda: homes.append(pool.assign_home()))
+    s.check("two", lambda: len(set(homes)) == 2)
+
+
+def test_homes_in_turn() -> None:
+    run_exhaustive(homes_in_turn, preemptions=1, switches=0, lines=MODULES[1:])
 
 
 def every_turn_comes(s: Scenario) -> None:
