@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zlink_nogil import _sync
-from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.scheduler import Completion, WorkerPool
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler import worker as worker_module
 from zlink_nogil.scheduler.spawning import block_on
@@ -33,26 +33,34 @@ def a_place_is_counted_once(s: Scenario) -> None:
     looks: list[int] = []
 
     def look() -> None:
+        looks.append(1)
+        places, _, idle, searching, vacant = pool.ready.snapshot()
+        s.expect(idle + searching + vacant <= len(places), "none is counted twice")
+
+    def look_often() -> None:
         for _ in range(20):
-            looks.append(1)
-            places, _, idle, searching, vacant = pool.ready.snapshot()
-            s.expect(idle + searching + vacant <= len(places), "none is counted twice")
+            look()
+
+    def look_when_it_sleeps() -> None:
+        s.world.wait("it sleeps", None, lambda: bool(pool.ready._idle))
+        look()
 
     def start() -> None:
         fail_to_start(0)
         with pytest.raises(RuntimeError):
             pool.start()
         s.expect(pool.ready.snapshot()[4] == 1, "it has no thread")
-        s.thread_now("looks", look)
-        s.world.wait("somebody looks", None, lambda: looks)
+        s.thread_now("looks", look_often)
+        s.world.wait("somebody looks", None, lambda: bool(looks))
         pool.start()
 
+    s.thread("looks late", look_when_it_sleeps)
     s.thread("starts", start)
     s.check("it has one", lambda: pool.ready.snapshot()[4] == 0)
 
 
 def test_a_place_is_counted_once() -> None:
-    run_random(a_place_is_counted_once, 30)
+    run_random(a_place_is_counted_once, 80)
     run_lines(a_place_is_counted_once, MODULES[:1], 80)
 
 
@@ -116,7 +124,7 @@ def every_turn_comes(s: Scenario) -> None:
     class Busy:
         def run_slice(self) -> bool:
             nonlocal slices
-            if slices == 0:
+            if slices == 3:  # its first round has ended
                 pool.ready.add(Job(s, lambda: waiting.discard("other")))
                 pool.ready.timers.arm(Timer(lambda _: waiting.discard("timer")), s.now)
             slices += 1
@@ -145,6 +153,34 @@ def a_guest_that_blocks(s: Scenario) -> None:
 
 def test_a_guest_that_blocks() -> None:
     run_random(a_guest_that_blocks, 20)
+
+
+def a_guest_goes_last(s: Scenario) -> None:
+    """What a guest has in hand when every worker has left runs to its end there, with what it leads to."""
+    pool = WorkerPool(1)
+    gate, after = Completion[int](pool), Job(s)
+
+    def work() -> None:
+        place = worker_module.here.worker
+        if not job.left:
+            pool.resume(after)
+        else:
+            gate.succeed(1)
+            if place is not None and place.guest:
+                s.world.wait("the worker leaves", None, lambda: not pool.ready.staying)
+
+    async def body() -> None:
+        pool.submit(job)
+        s.thread_now("closer", pool.close)
+        await gate
+
+    job = Job(s, work, slices=2)
+    s.thread("guest", lambda: block_on(body(), pool=pool))
+    s.check("both ran", lambda: (job.ran, after.ran) == (2, 1))
+
+
+def test_a_guest_goes_last() -> None:
+    run_random(a_guest_goes_last, 60)
 
 
 def after_the_close(s: Scenario) -> None:
@@ -199,4 +235,4 @@ def two_who_close(s: Scenario) -> None:
 
 
 def test_two_who_close() -> None:
-    run_random(two_who_close, 60)
+    run_exhaustive(two_who_close, preemptions=1, switches=0)
