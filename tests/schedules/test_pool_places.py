@@ -139,6 +139,61 @@ def test_every_turn_comes() -> None:
     run_random(every_turn_comes, 10)
 
 
+def its_own_turn_comes(s: Scenario) -> None:
+    """A worker that always finds something in the injector runs what is at its own place all the same."""
+    pool = WorkerPool(1)
+    waiting, slices = {"own"}, 0
+
+    class Busy:
+        def run_slice(self) -> bool:
+            nonlocal slices
+            if slices == 3:
+                pool.resume(Job(s, lambda: waiting.discard("own")))
+            slices += 1
+            s.expect(slices < 2 * ready_module.ROUND, "its turn comes")
+            if waiting:
+                pool.ready.add(Busy())
+            return False
+
+    s.thread("submits", pool.submit, Busy())
+    s.check("it has", lambda: not waiting)
+
+
+def test_its_own_turn_comes() -> None:
+    run_random(its_own_turn_comes, 10)
+
+
+def after_what_is_pinned(s: Scenario) -> None:
+    """What anybody may run is not kept at a place because the one before it was."""
+    pool = WorkerPool(1)
+    place = pool.ready.workers[0]
+    free = Job(s, lambda: s.expect(place.source is place.local, "it goes back to where others find it"), slices=2)
+    pinned = Job(s, lambda: pinned.left or pool.submit(free), slices=2)
+    s.thread("submits", pool.submit, pinned, place)
+    s.check("both ran", lambda: (pinned.ran, free.ran) == (2, 2))
+
+
+def test_after_what_is_pinned() -> None:
+    run_random(after_what_is_pinned, 10)
+
+
+def since_when(s: Scenario) -> None:
+    """A worker that has slept has not run what it runs for all that time."""
+    pool = WorkerPool(1)
+    place = pool.ready.workers[0]
+
+    def submit() -> None:
+        pool.submit(Job(s))
+        s.sleep(10.0)
+        pool.submit(Job(s, lambda: s.expect(s.now - place.since < 1.0, "since it began")))
+
+    s.thread("submits", submit)
+
+
+def test_since_when() -> None:
+    run_random(since_when, 5)
+
+
 def a_guest_that_blocks(s: Scenario) -> None:
     """What a guest has submitted is taken by the workers."""
     pool = WorkerPool(1)
