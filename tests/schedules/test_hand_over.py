@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +101,30 @@ def test_block_and_come_back() -> None:
     run_random(block_and_come_back, 150)
     run_exhaustive(block_and_come_back, preemptions=1, switches=0)
     run_lines(block_and_come_back, MODULES, 50)
+
+
+def a_thread_without_a_place_holds_nothing(s: Scenario) -> None:
+    """What a thread was in the middle of when it lost its place can go once it has ended, though the thread stays."""
+    pool = WorkerPool(1)
+    event = _sync.Event()
+
+    class Blocks:
+        def run_slice(self) -> bool:
+            with HandOver():
+                event.wait()
+            return False
+
+    job = Blocks()
+    gone = weakref.ref(job)
+    pool.submit(job)
+    pool.submit(Job(s, event.set))
+    del job
+    s.thread("waits", s.sleep, 1.0)
+    s.check("gone", lambda: gone() is None)
+
+
+def test_a_thread_without_a_place_holds_nothing() -> None:
+    run_random(a_thread_without_a_place_holds_nothing, 30)
 
 
 def two_who_block(s: Scenario) -> None:
