@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from zlink_nogil.errors import ShuttingDown
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.errors import InvalidOperation, ShuttingDown
+from zlink_nogil.scheduler import Completion, claims
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler.spawning import sleep, spawn, yield_now
+from zlink_nogil.scheduler.task_table import release
+from zlink_nogil.scheduler.tasks import Task
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
 from .steps import Steps, end_of, make_pool, nothing_left
@@ -212,3 +214,39 @@ def tasks_that_end_while_the_pool_closes(s: Scenario) -> None:
 def test_tasks_that_end_while_the_pool_closes() -> None:
     run_random(tasks_that_end_while_the_pool_closes, 200)
     run_lines(tasks_that_end_while_the_pool_closes, [*MODULES, "zlink_nogil.scheduler.ready"], 50)
+
+
+def a_coroutine_that_is_given_back(s: Scenario) -> None:
+    """A closing pool refuses it to one thread and takes it from another: it is in the table as long as it is not over."""
+    pool = make_pool(s, 1)
+    table = pool.tasks
+
+    async def body() -> None:
+        """Nothing."""
+
+    coroutine = body()
+    taken: list[bool] = []
+
+    def take(refused: bool) -> None:
+        try:
+            shard = table.add(coroutine, Task(pool, coroutine))
+        except InvalidOperation:
+            return
+        if refused:
+            release(shard, coroutine)
+        else:
+            taken.append(True)
+
+    def clean_up() -> bool:
+        right = table.count() == len(taken)
+        claims.release(coroutine)
+        coroutine.close()
+        return right
+
+    s.thread("refused", take, True)
+    s.thread("accepted", take, False)
+    s.check("in the table", clean_up)
+
+
+def test_a_coroutine_that_is_given_back() -> None:
+    run_random(a_coroutine_that_is_given_back, 60)

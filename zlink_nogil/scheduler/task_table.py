@@ -33,8 +33,8 @@ def release(shard: Shard, coroutine: Coroutine[Any, Any, Any]) -> bool:
     A function of the shard, not a method: the end of a task touches nothing that all workers share.
     """
     key = id(coroutine)
+    shard.pop(key, None)  # while it is claimed: whoever gets a coroutine that was given back writes the same key
     claimed[key >> 6 & 15].pop(key, None)
-    shard.pop(key, None)
     return CLOSING in shard
 
 
