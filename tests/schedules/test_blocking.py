@@ -161,3 +161,35 @@ def close_with_both(s: Scenario) -> None:
 
 def test_close_with_both() -> None:
     run_random(close_with_both, 100)
+
+
+def a_line_behind_a_long_call(s: Scenario) -> None:
+    """No thread can be had for a second call: it waits for the first one's. Closed, only insiders may add."""
+    calls, counter = new_calls(), Counter(s)
+    fail_to_start(1, 2, 3)
+
+    class Long(Call):
+        def run(self) -> None:
+            s.sleep(5.0)
+            super().run()
+
+    second, third = Call(counter, "2"), Call(counter, "3")
+
+    def give() -> None:
+        s.expect(calls.add(Long(counter, "1"), inside=False), "the first has a thread")
+        s.sleep(1.0)
+        s.expect(calls.add(second, inside=False), "the next waits in line")
+        s.expect(calls.add(third, inside=False), "and the next")
+        s.expect(calls.withdraw(third), "which has not begun")
+        calls.close()
+        s.expect(not calls.add(third, inside=False), "closed")
+        s.expect(calls.add(third, inside=True), "but for insiders")
+        s.sleep(10.0)
+
+    s.thread("gives", give)
+    s.check("in order", lambda: counter.names("ran") == ["1", "2", "3"] and calls.counts() == (0, 0))
+
+
+def test_a_line_behind_a_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking_module, "MOST", 2)
+    run_random(a_line_behind_a_long_call, 5)

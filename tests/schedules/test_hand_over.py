@@ -14,7 +14,7 @@ from zlink_nogil.scheduler import WorkerPool
 from zlink_nogil.scheduler import hand_over as hand_over_module
 from zlink_nogil.scheduler import ready as ready_module
 from zlink_nogil.scheduler import worker as worker_module
-from zlink_nogil.scheduler.hand_over import HandOver
+from zlink_nogil.scheduler.hand_over import HandOver, Places
 from zlink_nogil.scheduler.threads import ThreadCache
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
@@ -53,6 +53,11 @@ class Job:
         try:
             with HandOver():
                 self.s.expect(worker_module.here.worker is None, "the place is left")
+                if place is not None:
+                    blocked = place.pool.places._blocked
+                    self.s.expect(self in blocked.values(), "it is known to be blocked")
+                    self.s.expect(len(blocked) <= hand_over_module.MOST_BLOCKED, "no more than the bound are blocked")
+                    self.s.expect(place.carrier is not _sync.current_thread(), "nobody is said to sit there")
                 event.wait()
         except (RuntimeError, CapacityExceeded):
             self.refused += 1
@@ -89,7 +94,12 @@ def block_and_come_back(s: Scenario) -> None:
     """What waits behind a job that blocks runs meanwhile; the job goes on after it, with its place or without."""
     pool = WorkerPool(1)
     event = _sync.Event()
-    job = Job(s, lambda: job.block(event), slices=2)
+
+    def work() -> None:
+        job.block(event)
+        s.expect(worker_module.here.worker is not None or not pool.places._offered, "it sits down if nobody has")
+
+    job = Job(s, work, slices=2)
     behind = Job(s, event.set)
     s.thread("a", pool.submit, job)
     s.thread("b", pool.submit, behind)
@@ -236,15 +246,15 @@ def a_thread_retires(s: Scenario) -> None:
     def close() -> None:
         s.sleep(3.0)
         cache.close()
-        cache.run(lambda: ran.append(3))
+        cache.run(lambda: (ran.append(3), give(4)))
         s.expect(cache.join(None) == [], "join waits for every thread")
-        s.expect(3 in ran, "jobs are still accepted")
+        s.expect({3, 4} <= set(ran), "jobs are still accepted, and what they lead to")
         s.expect(cache.counts()[1] == 0, "nobody is idle")
 
     s.thread("a", give, 1)
     s.thread("b", give, 2)
     s.thread("closer", close)
-    s.check("each ran once", lambda: sorted(ran) == [1, 2, 3])
+    s.check("each ran once", lambda: sorted(ran) == [1, 2, 3, 4])
     s.check("nobody is idle", lambda: cache.counts()[1] == 0)
 
 
@@ -273,6 +283,7 @@ def closing_takes_no_time(s: Scenario) -> None:
 def test_closing_takes_no_time() -> None:
     run_random(closing_takes_no_time, 100)
     run_exhaustive(closing_takes_no_time, preemptions=1)
+    run_lines(closing_takes_no_time, MODULES, 50)
 
 
 def threads_are_used_again(s: Scenario) -> None:
@@ -294,3 +305,23 @@ def threads_are_used_again(s: Scenario) -> None:
 
 def test_threads_are_used_again() -> None:
     run_random(threads_are_used_again, 20)
+
+
+def a_place_that_is_left_for_good(s: Scenario) -> None:
+    """Who has left a place is at none for its next job, on the same thread."""
+    pool = WorkerPool(1)
+    cache = ThreadCache(pool, lambda: None)
+    places = Places(cache, lambda _: None)
+    found: list[object] = []
+
+    def give() -> None:
+        places.fill(pool.ready.workers[0])
+        s.sleep(1.0)
+        cache.run(lambda: found.append(worker_module.here.worker))
+
+    s.thread("gives", give)
+    s.check("at no place", lambda: found == [None])
+
+
+def test_a_place_that_is_left_for_good() -> None:
+    run_random(a_place_that_is_left_for_good, 5)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from zlink_nogil.errors import Cancelled, InvalidOperation
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Completion, claims
 from zlink_nogil.scheduler import ready as ready_module
+from zlink_nogil.scheduler import tasks as tasks_module
 from zlink_nogil.scheduler.spawning import sleep, spawn, yield_now
 from zlink_nogil.scheduler.suspension import Suspension, Waker
+from zlink_nogil.scheduler.tasks import Task
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
 from .steps import Steps, end_of, make_pool, nothing_left
@@ -51,6 +53,7 @@ def wake_and_cancel(s: Scenario) -> None:
     s.check("one end", lambda: ends[0] == ("value" if "second" in steps.log else "cancelled"))
     s.check("its clean-up ran if it began", lambda: ("begin" in steps.log) == ("end" in steps.log))
     s.check("nothing is left", lambda: nothing_left(pool) and not first._wakers)
+    s.check("a cancel comes too late", lambda: not task.cancel())
 
 
 def test_wake_and_cancel() -> None:
@@ -113,6 +116,7 @@ def cancel_again(s: Scenario) -> None:
     s.thread("second", second.succeed, 2)
     s.check("it ended", lambda: task.done() and steps.log.count("second") <= 1)
     s.check("nothing is left", lambda: nothing_left(pool) and not first._wakers and not second._wakers)
+    s.check("what it awaited is let go", lambda: task._awaiting is None)
 
 
 def test_cancel_again() -> None:
@@ -215,13 +219,49 @@ def one_coroutine_two_tasks(s: Scenario) -> None:
             s.expect(pool.tasks.count() == 0, "who sees the outcome finds the coroutine released")
 
     coroutine = body()
+    claims_before = claims.count()
     s.thread("a", start, coroutine)
     s.thread("b", start, coroutine)
     s.check("one wins", lambda: sorted(ends) == ["refused", "value"])
     s.check("it ran once", lambda: steps.log == ["begin"])
+    s.check("nobody keeps a claim", lambda: claims.count() == claims_before)
     s.check("nothing is left", lambda: nothing_left(pool))
 
 
 def test_one_coroutine_two_tasks() -> None:
     run_random(one_coroutine_two_tasks, 150)
     run_lines(one_coroutine_two_tasks, MODULES)
+
+
+def failures_seen_and_unseen(s: Scenario) -> None:
+    """A failure that somebody looks at as soon as there is one is not reported, one that nobody looks at is, once."""
+    pool = make_pool(s, 1)
+    told: list[str] = []
+    tasks_module.report_unseen_failures_to(lambda name, _: told.append(name.rsplit(".")[-1]))
+
+    async def seen(self: list[Task[None]]) -> None:
+        while not self:
+            await yield_now()
+        with pytest.raises(InvalidOperation):
+            self.pop().result()
+        spawn(unseen())  # here: on the thread that drops it, or the interpreter lets it live until this one runs again
+        raise ValueError
+
+    async def unseen() -> None:
+        raise ValueError
+
+    def look() -> None:
+        known: list[Task[None]] = []
+        task = spawn(seen(known), pool=pool)
+        known.append(task)
+        with pytest.raises(ValueError):  # noqa: PT011
+            task.result()
+
+    s.thread("looks", look)
+    s.check("one is told", lambda: pool.close() or told == ["unseen"])
+
+
+def test_failures_seen_and_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module, "_hook", tasks_module._hook)
+    run_random(failures_seen_and_unseen, 40)
+    run_lines(failures_seen_and_unseen, MODULES[:1], 30)

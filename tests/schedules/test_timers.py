@@ -130,6 +130,56 @@ def test_many_cancels() -> None:
     run_exhaustive(many_cancels, preemptions=1)
 
 
+def what_is_left_after_cancels(s: Scenario) -> None:
+    """The earliest live one comes first: behind several dead ones, and when a clean-up has taken the top of the heap."""
+    timers = Timers(lambda: None)
+    clock = Clock(s, timers)
+    armed = {n: clock.arm(str(n), float(n)) for n in (1, 5, 2, 6, 7, 3, 4)}
+
+    def cancel(*numbers: int) -> None:
+        for number in numbers:
+            timers.cancel(armed[number])
+
+    cancel(1, 2, 6, 7)
+    s.expect(timers.earliest() == s.now + 3.0, "a clean-up keeps the order")
+    armed |= {n: clock.arm(str(n), float(n)) for n in (1, 2)}
+    cancel(1, 2)
+    s.expect(timers.earliest() == s.now + 3.0, "the dead ones are no deadline")
+    s.sleep(4.0)
+    timers.fire()
+    s.expect(clock.order == ["3", "4"], "the dead ones do not fire, and hide nobody")
+
+
+def test_what_is_left_after_cancels() -> None:
+    run_random(what_is_left_after_cancels, 1)
+
+
+def a_count_while_the_heap_is_cleaned_up(s: Scenario) -> None:
+    """Who asks how many are armed is told the number of one moment."""
+    timers = Timers(lambda: None)
+    clock = Clock(s, timers)
+    early = [clock.arm(f"early {n}", 1.0) for n in range(2)]
+    s.thread("canceller", lambda: [timers.cancel(timer) for timer in early])
+    s.thread("counts", lambda: s.expect(0 <= timers.armed() <= 2, "never fewer than none"))
+
+
+def test_a_count_while_the_heap_is_cleaned_up() -> None:
+    run_exhaustive(a_count_while_the_heap_is_cleaned_up, preemptions=1, lines=MODULES)
+
+
+def arm_against_fire(s: Scenario) -> None:
+    """A timer that is due may fire while it is armed."""
+    timers = Timers(lambda: None)
+    clock = Clock(s, timers)
+    s.thread("arms", clock.arm, "timer", -1.0)
+    s.thread("fires", timers.fire)
+    s.check("it fires", lambda: timers.fire() or clock.order == ["timer"])
+
+
+def test_arm_against_fire() -> None:
+    run_exhaustive(arm_against_fire, preemptions=1, lines=MODULES)
+
+
 def an_earlier_timer(s: Scenario) -> None:
     """A worker that sleeps until a timer is due gets up for an earlier one; each fires at its time."""
     floor = Floor(s, 2)
