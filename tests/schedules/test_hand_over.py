@@ -137,6 +137,29 @@ def test_a_thread_without_a_place_holds_nothing() -> None:
     run_random(a_thread_without_a_place_holds_nothing, 30)
 
 
+def a_thread_that_comes_too_late(s: Scenario) -> None:
+    """A short block is over before the thread it called has come; the next block gets a thread all the same."""
+    pool = WorkerPool(1)
+    event, over = _sync.Event(), _sync.Event()
+    over.set()
+
+    def work() -> None:
+        job.block(over)
+        s.sleep(1.0)
+        job.block(event)
+
+    job, behind = Job(s, work), Job(s, event.set)
+    pool.submit(job)
+    pool.submit(behind)
+    s.thread("waits", s.sleep, 3.0)
+    s.check("each once", lambda: (job.ran, behind.ran) == (1, 1))
+    close_and_look(s, pool)
+
+
+def test_a_thread_that_comes_too_late() -> None:
+    run_random(a_thread_that_comes_too_late, 40)
+
+
 def two_who_block(s: Scenario) -> None:
     """Two jobs of one place block, the second on its spare thread: whoever comes back takes the place as it left it."""
     pool = WorkerPool(1)
@@ -317,10 +340,10 @@ def a_place_that_is_left_for_good(s: Scenario) -> None:
     def give() -> None:
         places.fill(pool.ready.workers[0])
         s.sleep(1.0)
-        cache.run(lambda: found.append(worker_module.here.worker))
+        cache.run(lambda: found.append((worker_module.here.pool, worker_module.here.worker)))
 
     s.thread("gives", give)
-    s.check("at no place", lambda: found == [None])
+    s.check("of the pool, at no place", lambda: found == [(pool, None)])
 
 
 def test_a_place_that_is_left_for_good() -> None:
