@@ -13,6 +13,7 @@ from zlink_nogil.errors import CapacityExceeded
 from zlink_nogil.scheduler import WorkerPool
 from zlink_nogil.scheduler import hand_over as hand_over_module
 from zlink_nogil.scheduler import ready as ready_module
+from zlink_nogil.scheduler import threads as threads_module
 from zlink_nogil.scheduler import worker as worker_module
 from zlink_nogil.scheduler.hand_over import HandOver, Places
 from zlink_nogil.scheduler.threads import ThreadCache
@@ -287,6 +288,25 @@ def test_a_thread_retires() -> None:
     run_lines(a_thread_retires, MODULES, 50)
 
 
+def a_job_for_a_thread_that_retires(s: Scenario) -> None:
+    """A job that comes as the one idle thread gives up waiting for it, and not a step later."""
+    cache = ThreadCache(WorkerPool(1), lambda: None)
+    ran: list[int] = []
+
+    def give() -> None:
+        cache.run(functools.partial(ran.append, 1))
+        s.sleep(threads_module.KEEP)
+        cache.run(functools.partial(ran.append, 2))
+        s.sleep(1.0)
+
+    s.thread("gives", give)
+    s.check("both ran", lambda: ran == [1, 2])
+
+
+def test_a_job_for_a_thread_that_retires() -> None:
+    run_exhaustive(a_job_for_a_thread_that_retires, preemptions=1, lines=MODULES[1:])
+
+
 def closing_takes_no_time(s: Scenario) -> None:
     """An idle thread, and one that is about to be idle, end when the cache closes, not when their time is over."""
     cache = ThreadCache(WorkerPool(1), lambda: None)
@@ -348,3 +368,20 @@ def a_place_that_is_left_for_good(s: Scenario) -> None:
 
 def test_a_place_that_is_left_for_good() -> None:
     run_random(a_place_that_is_left_for_good, 5)
+
+
+def threads_are_counted(s: Scenario) -> None:
+    """The two numbers are of one moment."""
+    cache = ThreadCache(WorkerPool(1), lambda: None)
+
+    def count() -> None:
+        threads, idle = cache.counts()
+        s.expect(idle <= threads, "an idle one is one of them")
+
+    cache.run(lambda: None)
+    s.thread("counts", count)
+    s.thread("gives", cache.run, lambda: None)
+
+
+def test_threads_are_counted() -> None:
+    run_exhaustive(threads_are_counted, preemptions=1)
