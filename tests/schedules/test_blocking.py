@@ -193,3 +193,24 @@ def a_line_behind_a_long_call(s: Scenario) -> None:
 def test_a_line_behind_a_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking_module, "MOST", 2)
     run_random(a_line_behind_a_long_call, 5)
+
+
+def withdrawn_twice(s: Scenario) -> None:
+    """Of two who withdraw a call that waits one is told that it did."""
+    calls, counter = new_calls(), Counter(s)
+    ends: list[bool] = []
+
+    class Long(Call):
+        def run(self) -> None:
+            s.sleep(5.0)
+
+    call = Call(counter, "waits")
+    calls.add(Long(counter, "long"), inside=True)
+    calls.add(call, inside=True)
+    for name in ("withdraws", "withdraws, too"):
+        s.thread(name, lambda: ends.append(calls.withdraw(call)))
+    s.check("one did", lambda: sorted(ends) == [False, True] and not counter.ends)
+
+
+def test_withdrawn_twice() -> None:
+    run_exhaustive(withdrawn_twice, preemptions=1, switches=0, lines=MODULES)
