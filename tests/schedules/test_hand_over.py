@@ -267,10 +267,14 @@ def a_thread_retires(s: Scenario) -> None:
     def give(number: int) -> None:
         cache.run(lambda: ran.append(number))
 
+    def give_two() -> None:
+        ran.append(3)
+        give(4)
+
     def close() -> None:
         s.sleep(3.0)
         cache.close()
-        cache.run(lambda: (ran.append(3), give(4)))
+        cache.run(give_two)
         s.expect(cache.join(None) == [], "join waits for every thread")
         s.expect({3, 4} <= set(ran), "jobs are still accepted, and what they lead to")
         s.expect(cache.counts()[1] == 0, "nobody is idle")
