@@ -241,6 +241,16 @@ def test_a_copy_keeps_where_the_error_came_from(completion):
     assert isinstance(caught.value.__context__, ZeroDivisionError)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_copy_shows_what_was_handled_unless_that_was_hidden(completion, hidden):
+    error = ValueError("the second")
+    error.__context__, error.__suppress_context__ = KeyError("the first"), hidden
+    completion.fail(error)
+    with pytest.raises(ValueError, match="the second") as caught:
+        completion.result()
+    assert ("the first" in "".join(traceback.format_exception(caught.value))) is not hidden
+
+
 def test_an_error_that_cannot_be_copied_is_raised_as_it_is(completion):
     class Odd(OSError):
         def __init__(self, *, code: int) -> None:

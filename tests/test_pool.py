@@ -314,6 +314,8 @@ queue, other = SerialExecutionQueue(pool=pool), SerialExecutionQueue(pool=pool)
 begun, go = threading.Event(), threading.Event()
 pending = queue.enqueue(lambda: (begun.set(), go.wait())[1])
 begun.wait()
+done = SerialExecutionQueue(pool=pool).enqueue(int)
+done.result()
 hold(lane)
 hold(other._gate)
 refused = {
@@ -328,6 +330,7 @@ refused = {
 }
 works = {
     "default pool": lambda: default_pool().submit(Runnable()), "default stand-by": lambda: default_standby().add(Driver()),
+    "what was over": done.result,
 }
 default_pool().submit(Runnable())
 default_standby().add(Driver())
@@ -357,5 +360,9 @@ def test_after_a_fork_everything_inherited_is_refused_and_nothing_hangs():
     done = run_script(FORK)
     lines = done.stdout.splitlines()
     assert done.stderr == ""
-    assert [line for line in lines if not line.endswith(": refused")] == ["default pool: works", "default stand-by: works"]
-    assert len(lines) == 22
+    assert [line for line in lines if not line.endswith(": refused")] == [
+        "default pool: works",
+        "default stand-by: works",
+        "what was over: works",
+    ]
+    assert len(lines) == 23

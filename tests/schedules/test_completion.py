@@ -33,6 +33,7 @@ class Watched(Completion[str]):
         }[how]()
         if won:
             self.winners.append(how)
+        self.s.expect(self.done(), "it is over when somebody has tried to end it")
 
     def called_back(self, completion: Completion[str]) -> None:
         self.s.expect(completion.done(), "a callback sees the outcome")
@@ -75,9 +76,14 @@ def waiters_with_a_timeout(s: Scenario) -> None:
     """A wait that times out leaves the operation alone; a waiter is never left behind, an outcome never lost."""
     completion = Watched(s, WorkerPool(1))
     seen: list[str] = []
+
+    def hurry() -> None:
+        seen.append(completion.seen(1.0))
+        s.expect(completion.done() or len(completion._wakers or ()) <= 1, "who does not wait any more leaves no waker")
+
     s.timeouts_race()
     s.thread("patient", lambda: seen.append(completion.seen()))
-    s.thread("hasty", lambda: seen.append(completion.seen(1.0)))
+    s.thread("hasty", hurry)
     s.thread("reply", completion.end, "reply")
     s.check("the patient one sees the reply", lambda: sorted(seen) in (["reply", "reply"], ["reply", "timeout"]))
     s.check("settled once", lambda: completion.settlings == [()])
@@ -87,6 +93,25 @@ def test_waiters_with_a_timeout() -> None:
     run_random(waiters_with_a_timeout)
     run_exhaustive(waiters_with_a_timeout, preemptions=1)
     run_lines(waiters_with_a_timeout, MODULES)
+
+
+def one_gives_up_as_the_outcome_comes(s: Scenario) -> None:
+    """Its waker goes, or is called; the others are called."""
+    completion = Watched(s, WorkerPool(1))
+    called: list[str] = []
+
+    def gives_up(_: object) -> None:
+        called.append("gives up")
+
+    completion.add_waker(gives_up)
+    completion.add_waker(lambda _: called.append("stays"))
+    s.thread("gives up", completion.remove_waker, gives_up)
+    s.thread("reply", completion.end, "reply")
+    s.check("who stays is woken once", lambda: called in (["stays"], ["gives up", "stays"]))
+
+
+def test_one_gives_up_as_the_outcome_comes() -> None:
+    run_exhaustive(one_gives_up_as_the_outcome_comes, preemptions=1, lines=MODULES)
 
 
 def late_callbacks(s: Scenario) -> None:
@@ -172,3 +197,32 @@ def polling(s: Scenario) -> None:
 
 def test_polling() -> None:
     run_exhaustive(polling, preemptions=1, lines=MODULES)
+
+
+def as_a_future(s: Scenario) -> None:
+    """The future has the same outcome; giving it up in time is a cancel, and later is too late."""
+    completion = Watched(s, WorkerPool(1))
+    future = completion.as_future()
+    given_up: list[bool] = []
+
+    def give_up() -> None:
+        s.expect(future.done() or not completion.settlings, "it ends with the callbacks")
+        given_up.append(not future.done() and future.cancel())
+        s.expect(completion.done(), "giving it up ends the operation, if nothing else has")
+
+    def same() -> bool:
+        if future.cancelled():
+            return completion.cancelled() or given_up == [True]
+        if isinstance(future.exception(0), ShuttingDown):
+            return completion.winners == ["shutdown"]
+        return completion.winners == [future.result(0)] == ["reply"]
+
+    for how in ("reply", "cancel", "shutdown"):
+        s.thread(how, completion.end, how)
+    s.thread("gives up", give_up)
+    s.check("the same outcome", lambda: future.done() and same())
+
+
+def test_as_a_future() -> None:
+    run_random(as_a_future, 60)
+    run_exhaustive(as_a_future, preemptions=0, switches=1)
