@@ -422,16 +422,23 @@ print("idle")
 FORKED = """
 import os, socket
 from zlink_nogil import sockets
+from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.scheduler.reactor import WRITABLE, default_reactor
 
 ours, theirs = socket.socketpair()
 ours.setblocking(False)
-inherited = sockets.wait_readable(ours)
+inherited, reactor = sockets.wait_readable(ours), default_reactor()
+awaits = inherited.__await__()
+next(awaits)
 pid = os.fork()
 if pid == 0:
-    try:
-        inherited.cancel()
-    except RuntimeError:
-        pass
+    for use in (inherited.cancel, lambda: reactor.wait(ours, WRITABLE)):
+        try:
+            use()
+        except InvalidOperation:
+            continue
+        os._exit(1)
+    awaits.close()  # as a dropped coroutine does: the set is the parent's
     fresh = sockets.wait_readable(ours)  # in a set of its own
     sockets.notify_closing(ours)
     assert fresh.done() and not inherited.done()
