@@ -392,6 +392,20 @@ def test_a_reactor_nobody_used_has_no_thread():
     reactor.close()
 
 
+def test_a_standby_that_fails_is_asked_again(reactor, standby, pair, monkeypatch):
+    def fail(driver: object) -> None:  # noqa: ARG001
+        raise RuntimeError("no thread to be had")
+
+    ours, theirs = pair
+    with monkeypatch.context() as patch:
+        patch.setattr(standby, "add", fail)
+        with pytest.raises(RuntimeError, match="no thread"):
+            reactor.wait(ours, READABLE)
+    wait = reactor.wait(ours, READABLE)
+    theirs.send(b"x")
+    wait.result(PATIENCE)
+
+
 # -- the process ----------------------------------------------------------------------------------------------------
 
 IDLE = """

@@ -284,11 +284,13 @@ def test_it_survives_a_driver_that_raises(standby, pipe, caplog, error):
         raise error
 
     good, bad = pipe(), pipe(fail)
+    now = _sync.monotonic()
     for driver in (good, bad):
         standby.add(driver)
         driver.wait()
     good.wake_and_wait()
     assert "in a driver" in caplog.text
+    assert standby._seats[id(bad)].deadline > now, "it is tried again before long"
     bad.then = lambda: None
     bad.wake_and_wait()
     settled(standby, bad)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Iterator
+from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown, Unavailable
@@ -239,3 +241,24 @@ def test_the_reactor_closes() -> None:
     run_random(the_reactor_closes)
     run_exhaustive(the_reactor_closes, preemptions=1, switches=0)
     run_lines(the_reactor_closes, MODULES)
+
+
+def counted_while_they_change(s: Scenario) -> None:
+    """Counting looks at all of them at one moment."""
+
+    class Slow(dict[Any, Any]):
+        def values(self) -> Iterator[Any]:  # type: ignore[override]
+            for value in super().values():
+                s.step("counts")
+                yield value
+
+    reactor, descriptors = Waits(s).reactor, [s.descriptor() for _ in range(2)]
+    reactor._waits = Slow()
+    reactor.wait(descriptors[0], READABLE)
+    s.thread("counts", lambda: s.expect(reactor.waiting() in (1, 2), "one was there, the other may be"))
+    s.thread("comes", reactor.wait, descriptors[1], READABLE)
+    s.check("both are there", lambda: reactor.waiting() == 2)
+
+
+def test_counted_while_they_change() -> None:
+    run_exhaustive(counted_while_they_change, preemptions=1, switches=0)

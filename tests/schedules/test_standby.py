@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from zlink_nogil import _sync
+from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler import StandBy
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
@@ -207,3 +208,40 @@ def one_that_cannot_be_watched(s: Scenario) -> None:
 def test_one_that_cannot_be_watched() -> None:
     run_random(one_that_cannot_be_watched)
     run_exhaustive(one_that_cannot_be_watched, preemptions=1, switches=1)
+
+
+def one_adds_another(s: Scenario) -> None:
+    """In its rotation, on the thread itself: who is added is led, who cannot be watched is refused, nobody is removed."""
+    standby = StandBy()
+    host, guest = Role(s, "host"), Role(s, "guest")
+    rotate = host.rotate
+    refused: list[type[Exception]] = []
+
+    def invite() -> float | None:
+        host.rotate = rotate  # type: ignore[method-assign]
+        standby.add(guest)
+        standby.add(guest)
+        for use, driver in ((standby.add, Unwatchable(s, "bad")), (standby.remove, guest)):
+            try:
+                use(driver)
+            except (OSError, InvalidOperation) as error:
+                refused.append(type(error))
+        return rotate()
+
+    def lead() -> None:
+        host.lead(standby)
+        s.expect(guest.rotations == 1, "it has been led, once, like every new one")
+        guest.post()
+        guest.read.wait()
+        standby.remove(guest)
+
+    host.rotate = invite  # type: ignore[method-assign]
+    guest.due = s.now + 10.0
+    s.thread("a", lead)
+    s.check("each for its reason", lambda: refused == [OSError, InvalidOperation])
+    s.check("its thread has ended", lambda: all(threads(s)))
+
+
+def test_one_adds_another() -> None:
+    run_random(one_adds_another, 30)
+    run_exhaustive(one_adds_another, preemptions=1, switches=0)
