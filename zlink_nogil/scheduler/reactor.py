@@ -87,6 +87,8 @@ class Reactor:
     def notify_closing(self, target: int | HasFileno) -> None:
         """`target` is about to be closed: its waits end with `Unavailable`."""
         fd = descriptor_of(target)
+        if self._fork.inherited():  # nobody waits here, and the epoll set is the parent's
+            return
         with self._lock:
             if self._closed:
                 return
@@ -96,6 +98,8 @@ class Reactor:
 
     def close(self) -> None:
         """End every wait with `ShuttingDown`, refuse others, and leave the stand-by. Again: harmless."""
+        if self._fork.inherited():
+            return
         with self._starting:
             with self._lock:
                 if self._closed:
