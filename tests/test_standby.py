@@ -254,25 +254,43 @@ def test_many_come_and_go_at_once(standby):
     assert (standby._thread, standby._seats, standby._by_fd) == (None, {}, {})
 
 
-def test_the_thread_itself_may_add_but_not_remove(standby, pipe):
+def test_the_thread_itself_adds_and_removes_nothing_that_it_would_wait_for(standby, pipe):
     errors: list[BaseException] = []
     other = pipe()
 
-    def try_both() -> None:
-        standby.add(other)
-        standby.add(driver)
-        try:
-            standby.remove(driver)
-        except InvalidOperation as error:
-            errors.append(error)
+    def try_all() -> None:
+        standby.add_soon(other)
+        for change in (standby.add, standby.remove):
+            try:
+                change(driver)
+            except InvalidOperation as error:
+                errors.append(error)
 
-    driver = pipe(try_both)
+    driver = pipe(try_all)
     standby.add(driver)
     driver.wait()
-    assert len(errors) == 1
     other.wait()
+    assert len(errors) == 2
     other.wake_and_wait()
     driver.wake_and_wait()
+
+
+def test_adding_soon_waits_for_nobody(standby, pipe):
+    """Not even for a thread that waits for what the caller holds."""
+    held, begun, released = threading.Lock(), threading.Event(), threading.Event()
+
+    def wait_for_the_lock() -> None:
+        begun.set()
+        with held:
+            released.set()
+
+    first, second = pipe(wait_for_the_lock), pipe()
+    with held:
+        standby.add_soon(first)
+        assert begun.wait(PATIENCE)
+        standby.add_soon(second)
+    assert released.wait(PATIENCE)
+    second.wait()
 
 
 # -- drivers that misbehave -----------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ class WorkerPool:
             first = self._watch is None
             watch = self._watch = self._watch or Watch(self)
         if first:
-            watch.begin()  # without the lock: it may wait for the stand-by, which may wait for the lock
+            watch.begin()
 
     def close(self, timeout: float | None = None) -> None:
         """Accept nothing new, finish what was accepted within `timeout` seconds (None: however long), join the threads.

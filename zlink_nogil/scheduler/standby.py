@@ -46,17 +46,18 @@ class _Seat:
 class _Change:
     """What the thread is asked for; `done` is set when it has been, or has been refused with `error`."""
 
-    __slots__ = ("add", "done", "driver", "error")
+    __slots__ = ("add", "awaited", "done", "driver", "error")
 
-    def __init__(self, driver: Driver, add: bool) -> None:
+    def __init__(self, driver: Driver, add: bool, *, awaited: bool = True) -> None:
         self.driver = driver
         self.add = add
+        self.awaited = awaited
         self.done = _sync.Event()
         self.error: BaseException | None = None
 
 
 class StandBy:
-    """Its thread lives while there is a driver. Thread-safe; the thread itself may add, but not remove."""
+    """Its thread lives while there is a driver. Thread-safe; `add` and `remove` are not for the thread itself."""
 
     def __init__(self, name: str = "zlink-standby") -> None:
         self.name = name
@@ -81,19 +82,15 @@ class StandBy:
         """Stop leading `driver`; returns when the thread has let go of it (and has ended, if it was the last)."""
         self._change(_Change(driver, add=False))
 
+    def add_soon(self, driver: Driver) -> None:
+        """As `add`, from any place: waits for nothing and nobody, so on a lane, under a lock or in the thread itself.
+
+        A driver that cannot be watched is logged.
+        """
+        self._ask(_Change(driver, add=True, awaited=False))
+
     def _change(self, change: _Change) -> None:
-        if self.inherited():
-            raise InvalidOperation("the stand-by was started before a fork and cannot be used in the child")
-        with self._lock:
-            thread = self._thread
-            if thread is _sync.current_thread():
-                self._change_here(change)
-                return
-            self._changes.append(change)
-            if thread is None:
-                thread = self._thread = _sync.Thread(target=self._run, name=self.name, daemon=True)
-                thread.start()
-        self._wake.set()
+        thread = self._ask(change)
         change.done.wait()
         with self._lock:
             ended = self._thread is not thread
@@ -102,16 +99,19 @@ class StandBy:
         if change.error is not None:
             raise change.error
 
-    def _change_here(self, change: _Change) -> None:
-        """Asked for by a driver, in the middle of a rotation: it goes on with the one that is added after that."""
-        if not change.add:
-            raise InvalidOperation("drivers are not removed by the stand-by thread itself")
-        due: dict[_Seat, None] = {}
-        self._add(change, due)
-        if change.error is not None:
-            raise change.error
-        for seat in due:
-            seat.deadline = 0.0
+    def _ask(self, change: _Change) -> _sync.Thread:
+        if self.inherited():
+            raise InvalidOperation("the stand-by was started before a fork and cannot be used in the child")
+        with self._lock:
+            thread = self._thread
+            if change.awaited and thread is _sync.current_thread():
+                raise InvalidOperation("drivers are not added or removed by the stand-by thread itself")
+            self._changes.append(change)
+            if thread is None:
+                thread = self._thread = _sync.Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+        self._wake.set()
+        return thread
 
     # -- the thread -------------------------------------------------------------------------------------------------
 
@@ -155,6 +155,8 @@ class StandBy:
         except BaseException as error:  # the only thread that waits must survive any driver
             self._forget(seat)
             change.error = error
+            if not change.awaited:
+                _log.critical("a driver cannot be watched: %r", change.driver, exc_info=True)
             return
         self._seats[id(change.driver)] = seat
         due[seat] = None

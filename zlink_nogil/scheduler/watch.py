@@ -57,7 +57,7 @@ class Watch:
         """Once, by who made it; nothing if it has ended meanwhile."""
         with self._life:
             if not self._ended:
-                self._standby.add(self)
+                self._standby.add_soon(self)  # whoever submits may hold what the stand-by waits for
                 self._pool.ready.stirred = self.stir
 
     def end(self) -> None:
