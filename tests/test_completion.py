@@ -394,12 +394,12 @@ def test_asyncio_awaits_the_future(completion):
 # -- waiting for oneself --------------------------------------------------------------------------------------------
 
 
-def refuse() -> None:
+def refuse(*_: object) -> None:
     raise InvalidOperation("would wait for itself")
 
 
 def test_waiting_is_refused_before_it_begins(pool):
-    completion = Completion[int](pool, before_wait=refuse)
+    completion = Completion[int](pool, on_wait=refuse)
     for wait in (completion.result, completion.exception):
         with pytest.raises(InvalidOperation, match="itself"):
             wait()
@@ -410,24 +410,24 @@ def test_waiting_is_refused_before_it_begins(pool):
 
 
 def test_an_outcome_that_comes_between_the_look_and_the_check(pool):
-    """The outcome takes `_before_wait` away; whoever is about to wait must not stumble over that."""
+    """The outcome takes `_on_wait` away; whoever is about to wait must not stumble over that."""
 
     class Racing(Completion[int]):
         _check = None
 
         @property
-        def _before_wait(self) -> Any:
+        def _on_wait(self) -> Any:
             check = self._check
             if check is not None:
                 self.succeed(7)
             return check
 
-        @_before_wait.setter
-        def _before_wait(self, check: Any) -> None:
+        @_on_wait.setter
+        def _on_wait(self, check: Any) -> None:
             self._check = check
 
-    assert Racing(pool, before_wait=lambda: None).result(PATIENCE) == 7
-    steps = Racing(pool, before_wait=lambda: None).__await__()
+    assert Racing(pool, on_wait=lambda *_: None).result(PATIENCE) == 7
+    steps = Racing(pool, on_wait=lambda *_: None).__await__()
     next(steps)
     with pytest.raises(StopIteration, match="7"):
         next(steps)

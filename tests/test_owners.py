@@ -13,7 +13,7 @@ from zlink_nogil.errors import CapacityExceeded, DeadlineExceeded, InvalidOperat
 from zlink_nogil.execution import ExecutionLanePolicy, Turn
 from zlink_nogil.messaging import owners as module
 from zlink_nogil.messaging.owners import FIRST_SWEEP, OwnerName, Owners
-from zlink_nogil.scheduler import Completion, WorkerPool
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool
 
 
 class Work(Turn):
@@ -132,9 +132,9 @@ def test_idle_owners_are_kept_up_to_the_first_sweep_and_dropped_by_it(pool):
     assert last.wait() is None
     eventually(lambda: pool.counts()[0] == 0, "all have run")
     assert len(made) == FIRST_SWEEP
-    eventually(lambda: sum(not queue.is_idle() for queue in made._queues.values()) == 1, "all but one are idle")
+    eventually(lambda: sum(not queue.is_idle() for queue in made._queues.all()) == 1, "all but one are idle")
     admitted(made, ("c", "one more"), Work())
-    assert set(made._queues) == {("c", "busy"), ("c", "one more")}
+    assert set(made._queues._queues) == {("c", "busy"), ("c", "one more")}
     go_on.set()
 
 
@@ -156,9 +156,9 @@ def test_a_key_that_comes_back_after_its_queue_was_dropped_goes_on(pool):
     first, second = Work(), Work()
     admitted(made, ("c", "k"), first)
     first.wait()
-    eventually(made._queues[("c", "k")].is_idle, "idle")
+    eventually(made._queues.find(("c", "k")).is_idle, "idle")
     with made._lock:
-        made._sweep()
+        made._queues.sweep()
     assert len(made) == 0
     admitted(made, ("c", "k"), second)
     assert second.wait() is None
@@ -183,7 +183,7 @@ def test_dropping_that_races_admitting_loses_nothing_and_keeps_the_order(pool):
     def sweep() -> None:
         while not stop.wait(0.0002):
             with made._lock:
-                made._sweep()
+                made._queues.sweep()
 
     for result in together(lambda: admit("a"), lambda: admit("b"), sweep):
         assert not isinstance(result, BaseException), result
@@ -199,7 +199,7 @@ def test_a_queue_with_a_suspended_turn_is_not_dropped(pool):
     assert waited.begun.wait(PATIENCE)
     eventually(lambda: pool.counts() == (0, 2), "the turn waits")
     with made._lock:
-        made._sweep()
+        made._queues.sweep()
     assert len(made) == 1
     waited.completion.succeed(None)
     assert turn.wait() is None
@@ -217,9 +217,9 @@ class WaitsFor:
 
 def test_waiting_for_an_owner_on_its_own_turn_is_noticed(pool):
     made = owners(pool)
-    made.throw_if_current(("c", "k"))  # nobody there
-    inside = Work(lambda: made.throw_if_current(("c", "k")))
-    other = Work(lambda: made.throw_if_current(("c", "other")))
+    made.check_wait(("c", "k"), None, Wait.BLOCK)  # nobody there
+    inside = Work(lambda: made.check_wait(("c", "k"), None, Wait.BLOCK))
+    other = Work(lambda: made.check_wait(("c", "other"), None, Wait.KEEP))
     admitted(made, ("c", "k"), inside)
     admitted(made, ("c", "k"), other)
     assert isinstance(inside.wait(), InvalidOperation)

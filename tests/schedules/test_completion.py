@@ -149,7 +149,7 @@ def test_callbacks_while_the_pool_closes() -> None:
 def waiting_where_it_may_be_forbidden(s: Scenario) -> None:
     """The check before a wait is made or the outcome is there: never half of each."""
     checked: list[str] = []
-    completion = Watched(s, WorkerPool(1), before_wait=lambda: checked.append("allowed"))
+    completion = Watched(s, WorkerPool(1), on_wait=lambda *_: checked.append("allowed"))
     seen: list[str] = []
     s.thread("waiter", lambda: seen.append(completion.seen()))
     s.thread("reply", completion.end, "reply")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from zlink_nogil.errors import CapacityExceeded
-from zlink_nogil.execution.turn import Turn
+from zlink_nogil.execution._item import Item
 
 __all__ = ["Lane"]
 
@@ -31,7 +31,7 @@ class Lane:
         self.name = name
         self.item_capacity = item_capacity
         self.byte_capacity = byte_capacity
-        self.waiting: deque[Turn] = deque()
+        self.waiting: deque[Item] = deque()
         self.admitted_items = self.admitted_bytes = 0
         self.finished_items = self.finished_bytes = 0
 
@@ -46,8 +46,17 @@ class Lane:
             raise CapacityExceeded(
                 f"the {self.name} lane is full: {size} of {self.byte_capacity} bytes, {cost} more do not fit"
             )
+        self.reserve_anyway(cost)
+
+    def reserve_anyway(self, cost: int) -> None:
+        """Room is there, or the item is one that is never refused."""
         self.admitted_items += 1
         self.admitted_bytes += cost
+
+    def has_room(self, cost: int) -> bool:
+        """For what is never refused: alone it fits in any case."""
+        items, size = self.reserved()
+        return items == 0 or (items < self.item_capacity and size + cost <= self.byte_capacity)
 
     def give_back(self, cost: int) -> None:
         """Return the reservation of an item that was cancelled before it began."""

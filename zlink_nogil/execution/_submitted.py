@@ -23,12 +23,15 @@ class SubmittedTurn(Turn):
         super().__init__(payload_bytes, contextvars.copy_context())
         self._work: Callable[[], Any] | None = work
 
+    def describe(self) -> str:
+        return super().describe() if self._work is None else getattr(self._work, "__qualname__", repr(self._work))
+
     def begin(self) -> Any:
-        work, self._work = self._work, None
-        assert work is not None, "a turn begins once"
-        return work()
+        assert self._work is not None, "a turn begins once"
+        return self._work()
 
     def succeed(self, value: Any) -> None:
+        self._work = None
         self.completion.succeed(value)
 
     def fail(self, error: BaseException) -> None:

@@ -1,104 +1,58 @@
 """`SerialExecutionQueue`: the work of one owner, one turn at a time (seed 000 section 6, design 3.4).
 
 Guarantees
-    One turn at a time, in admission order within a lane. Admission - closed check, both capacities, place in the order,
-    insertion - is one critical section: all of it or none. Work never starts on the submitter's stack. A reservation is
-    returned once, when the work has finished; then, and not before, its outcome is seen. The queue is in the ready set
-    at most once. Accepted work ends exactly once: run, cancelled, or `ShuttingDown`.
-
-Assumes
-    Outcomes are delivered (`Turn.succeed`, `Turn.fail`, wakers) outside `_gate`.
+    In admission order within a lane. Admission - closed check, both capacities, place in the order, insertion - is one
+    critical section: all of it or none. Work never starts on the submitter's stack. Accepted work ends exactly once: run,
+    cancelled, or `ShuttingDown`; its reservation is returned before its outcome is seen.
 
 Ownership
-    under `_gate`        everything, but for
-    the draining thread  the lanes' `finished_*` counters (whoever drains adds; admission reads, a stale value only
-                         refuses earlier), and the turn that runs
+    as in `_loop.py`; `_ended`, `retired` are written under `_gate`
 """
 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterable
-from enum import Enum, auto
+from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
 
-from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, DeadlineExceeded, InvalidOperation, ShuttingDown, ZLinkError
+from zlink_nogil.execution import _waits
+from zlink_nogil.execution._head import Head
+from zlink_nogil.execution._item import Item, TurnState
 from zlink_nogil.execution._lane import Lane
+from zlink_nogil.execution._loop import Loop, QueueState
 from zlink_nogil.execution._submitted import SubmittedTurn
 from zlink_nogil.execution.policy import ExecutionLanePolicy
-from zlink_nogil.execution.turn import Turn, TurnState
-from zlink_nogil.scheduler import Completion, Suspension, WorkerPool, default_pool
+from zlink_nogil.execution.snapshot import QueueStateSnapshot
+from zlink_nogil.execution.turn import Turn
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
+from zlink_nogil.state.assertions import debug_assert_current
 
 __all__ = ["SerialExecutionQueue"]
 
 
-class _State(Enum):
-    IDLE = auto()  # nothing accepted is left
-    SCHEDULED = auto()  # in the ready set
-    DRAINING = auto()  # a worker runs its slice
-    HELD = auto()  # a suspended turn keeps it; nothing else may run
-
-
-_TRANSITIONS = frozenset(
-    {
-        (_State.IDLE, _State.SCHEDULED),
-        (_State.SCHEDULED, _State.DRAINING),
-        (_State.DRAINING, _State.IDLE),
-        (_State.DRAINING, _State.SCHEDULED),
-        (_State.DRAINING, _State.HELD),
-        (_State.HELD, _State.SCHEDULED),
-    }
-)
-
-
-class SerialExecutionQueue:
+class SerialExecutionQueue(Loop):
     """Runs plain functions and `async def` handlers of one owner in order on a shared pool. All members are thread-safe.
 
-    `pool` defaults to the process's; `name` appears in errors.
+    `pool` defaults to the process's; `name` appears in errors. `shared`: its turn is a gate that work may give back with
+    `yield_()`. `outer`: a shared queue that gives this queue's work its turns, one head at a time and at fixed cost; what
+    yields gives back the outer queue's turn and keeps this queue (seed 000 section 4).
     """
 
-    __slots__ = (
-        "_application",
-        "_barrier",
-        "_budget",
-        "_burst",
-        "_closed",
-        "_expired",
-        "_gate",
-        "_held",
-        "_home",
-        "_lifecycle",
-        "_now",
-        "_pool",
-        "_quiet",
-        "_state",
-        "name",
-        "policy",
-        "retired",
-    )
+    __slots__ = ("_ended", "retired")
 
     def __init__(
-        self, policy: ExecutionLanePolicy | None = None, *, pool: WorkerPool | None = None, name: str = "queue"
+        self,
+        policy: ExecutionLanePolicy | None = None,
+        *,
+        pool: WorkerPool | None = None,
+        name: str = "queue",
+        shared: bool = False,
+        outer: SerialExecutionQueue | None = None,
     ) -> None:
-        self.policy = policy = policy or ExecutionLanePolicy()
-        self.name = name
-        self._pool = pool or default_pool()
-        self._home = self._pool.assign_home() if self._pool.thread_per_core else None
-        self._gate = _sync.Lock()
-        self._now = _sync.monotonic
-        self._budget = policy.owner_time_budget_ms / 1000
-        self._application = Lane("application", policy.application_message_capacity, policy.application_byte_capacity)
-        self._lifecycle = Lane("lifecycle", policy.lifecycle_message_capacity, policy.lifecycle_byte_capacity)
-        self._barrier: deque[Turn] = deque()  # reserved in the lifecycle lane
-        self._burst = 0  # lifecycle turns that overtook waiting application work since the last application turn
-        self._held: Turn | None = None
-        self._state = _State.IDLE
-        self._closed = False
-        self._expired = False
+        super().__init__(policy or ExecutionLanePolicy(), pool or default_pool(), name, shared, outer)
+        self._ended = False
         self.retired = False
-        self._quiet: list[Completion[None]] = []
 
     def __repr__(self) -> str:
         return f"<SerialExecutionQueue {self.name!r} {self._state.name.lower()}>"
@@ -110,26 +64,59 @@ class SerialExecutionQueue:
 
         Raises, having changed nothing: `CapacityExceeded` when the lane is full, `ShuttingDown` after `close`.
         """
-        return self._submit(work, 0, self._application)
+        return self._submit(work, 0, self._lines.application)
 
     def enqueue_with_payload_bytes(self, work: Callable[[], Any], payload_bytes: int) -> Completion[Any]:
         """As `enqueue`, for work that holds `payload_bytes` bytes (payload and metadata) besides the fixed cost."""
-        return self._submit(work, payload_bytes, self._application)
+        return self._submit(work, payload_bytes, self._lines.application)
 
     def enqueue_lifecycle(self, work: Callable[[], Any]) -> Completion[Any]:
         """As `enqueue`, on the lifecycle lane: ahead of application work, at most `lifecycle_burst_limit` in a row."""
-        return self._submit(work, 0, self._lifecycle)
+        return self._submit(work, 0, self._lines.lifecycle)
 
     def enqueue_barrier_next(self, work: Callable[[], Any]) -> Completion[Any]:
         """Run `work()` right after the current turn, before everything that waits. Reserved in the lifecycle lane."""
-        return self._submit(work, 0, self._lifecycle, self._barrier)
+        return self._submit(work, 0, self._lines.lifecycle, self._lines.barrier)
 
-    def _submit(
-        self, work: Callable[[], Any], payload_bytes: int, lane: Lane, line: deque[Turn] | None = None
-    ) -> Completion[Any]:
+    def enqueue_final(self, work: Callable[[], Any]) -> Completion[Any]:
+        """Refuse new work, and run `work()` when everything accepted is over. `ShuttingDown` after that and after `close`.
+
+        It needs no room and runs in any case: also when the time given to what was accepted is over.
+        """
+        turn = self._make(work, 0)
+        with self._gate:
+            if self._ended:
+                raise ShuttingDown(f"queue {self.name!r} is closed")
+            self._closed = self._ended = True
+            turn.queue, turn.lane = self, self._lines.lifecycle
+            turn.cost = self.policy.fixed_work_byte_cost
+            turn.lane.reserve_anyway(turn.cost)
+            self._lines.final = turn
+            start = self._wake()
+        if start:
+            self._schedule()
+        return turn.completion
+
+    def defer_barrier(self, work: Callable[[], Any]) -> Completion[Any]:
+        """As `enqueue_barrier_next`, by the turn that runs, and only if that ends normally; else it ends as cancelled."""
+        current = Turn.current
+        if current is None or current.queue is not self:
+            raise InvalidOperation(f"only a turn of queue {self.name!r} can defer work to its end")
+        deferred: list[Item] = [] if current.deferred is None else current.deferred
+        completion = self._submit(work, 0, self._lines.lifecycle, deferred)
+        current.deferred = deferred
+        return completion
+
+    def _make(self, work: Callable[[], Any], payload_bytes: int) -> SubmittedTurn:
         self._pool.start()  # what fails, fails before anything is accepted
         turn = SubmittedTurn(work, payload_bytes)
-        turn.completion = Completion(self._pool, functools.partial(self._cancel, turn), self.throw_if_current)
+        turn.completion = Completion(self._pool, functools.partial(self.cancel, turn), self.check_wait)
+        return turn
+
+    def _submit(
+        self, work: Callable[[], Any], payload_bytes: int, lane: Lane, line: MutableSequence[Item] | None = None
+    ) -> Completion[Any]:
+        turn = self._make(work, payload_bytes)
         refused = self._admit((turn,), lane, lane.waiting if line is None else line)
         if refused:
             raise refused[0][1]
@@ -137,12 +124,13 @@ class SerialExecutionQueue:
 
     def admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
         """Admit turns to the application lane in one critical section; returns the refused ones with the reason each."""
-        return self._admit(turns, self._application, self._application.waiting)
+        return self._admit(turns, self._lines.application, self._lines.application.waiting)
 
-    def _admit(self, turns: Iterable[Turn], lane: Lane, line: deque[Turn]) -> list[tuple[Turn, ZLinkError]]:
+    def _admit(self, turns: Iterable[Turn], lane: Lane, line: MutableSequence[Item]) -> list[tuple[Turn, ZLinkError]]:
         refused: list[tuple[Turn, ZLinkError]] = []
         fixed = self.policy.fixed_work_byte_cost
         with self._gate:
+            self._lines.let_heads_in()
             for turn in turns:
                 if self._closed:
                     refused.append((turn, ShuttingDown(f"queue {self.name!r} is closed")))
@@ -156,63 +144,66 @@ class SerialExecutionQueue:
                 turn.queue = self
                 turn.lane = lane
                 line.append(turn)
-            start = self._state is _State.IDLE and bool(line)
-            if start:
-                self._move(_State.SCHEDULED)
+            start = bool(line) and self._wake()
         if start:
             self._schedule()
         return refused
 
-    def _schedule(self) -> None:
-        """Called having moved to SCHEDULED, outside the gate."""
-        if not self._pool.submit(self, self._home):
-            self._expire()  # the pool is closed: what has not begun never will
-            self._pool.run_late(self._run_out)
-
-    def _run_out(self) -> None:
-        """Only a suspended turn is left: unwind it."""
-        while self.run_slice():
-            pass
-
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    def is_current(self) -> bool:
-        """Is the calling thread on a turn of this queue?"""
-        turn = Turn.current
-        return turn is not None and turn.queue is self
+    def check_wait(self, completion: Completion[Any] | None, how: Wait) -> None:
+        """`InvalidOperation` if the calling thread's turn would wait for itself with `completion`, work of this queue.
 
-    def throw_if_current(self) -> None:
-        """`InvalidOperation` if the calling thread is on a turn of this queue: it would wait for itself (decision 11)."""
-        if self.is_current():
-            raise InvalidOperation(f"a turn of queue {self.name!r} cannot wait for work of its own queue")
+        None: with work that it is about to submit.
+        """
+        _waits.check(self, completion, how)
 
     def is_idle(self) -> bool:
         """Is nothing queued, running or suspended at this moment?"""
         self._pool.check_fork()
         with self._gate:
-            return self._state is _State.IDLE
+            return self._state is QueueState.IDLE
 
     def reserved(self) -> tuple[int, int]:
         """(items, bytes) admitted and not yet finished, both lanes."""
         self._pool.check_fork()
         with self._gate:
-            items, size = self._application.reserved()
-            more_items, more_size = self._lifecycle.reserved()
-            return items + more_items, size + more_size
+            return self._lines.reserved()
+
+    def snapshot(self) -> QueueStateSnapshot:
+        """What is in the queue, at one moment."""
+        self._pool.check_fork()
+        with self._gate:
+            holder = self.holder()
+            suspended = [turn for item in self._suspended() if (turn := item.turn()) is not None]
+            items, size = self._lines.reserved()
+            return QueueStateSnapshot(
+                self.name,
+                sum(1 for _ in self._lines),
+                items,
+                size,
+                None if holder is None else holder.describe(),
+                None if holder is None else self._now() - self._since,
+                tuple(turn.describe() for turn in suspended),
+            )
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
     def await_quiescence(self) -> Completion[None]:
         """Done when nothing accepted is left, suspended work included. `InvalidOperation` on a turn of this queue."""
         self._pool.check_fork()
-        self.throw_if_current()
-        completion: Completion[None] = Completion(self._pool, before_wait=self.throw_if_current)
+        self._throw_if_current()
+        completion: Completion[None] = Completion(self._pool, on_wait=self._throw_if_current)
         with self._gate:
-            if self._state is not _State.IDLE:
+            if self._state is not QueueState.IDLE:
                 self._quiet.append(completion)
                 return completion
         completion.succeed(None)
         return completion
+
+    def _throw_if_current(self, *_: object) -> None:
+        if self.is_current():
+            raise InvalidOperation(f"a turn of queue {self.name!r} cannot wait for the end of its own queue's work")
 
     def close(self, timeout: float = 5.0) -> None:
         """Refuse new work and finish what was accepted. A second close is harmless and waits as well.
@@ -223,150 +214,61 @@ class SerialExecutionQueue:
         """
         self._pool.check_fork()
         with self._gate:
-            self._closed = True
+            self._closed = self._ended = True
         if self.is_current():
             return
         quiet = self.await_quiescence()
         try:
             quiet.result(timeout)
         except DeadlineExceeded:
-            self._expire()
+            self.expire()
             quiet.result(timeout)
+
+    def refuse_new(self) -> None:
+        """Refuse new work but for a final one, and do not wait."""
+        self._pool.check_fork()
+        with self._gate:
+            self._closed = True
 
     def retire(self) -> bool:
         """Close the queue if it is idle, as one decision; False (nothing done) if it is not."""
         self._pool.check_fork()
         with self._gate:
-            if self._state is not _State.IDLE:
+            if self._state is not QueueState.IDLE:
                 return False
-            self._closed = self.retired = True
+            self._closed = self._ended = self.retired = True
             return True
 
-    def _expire(self) -> None:
-        """The time is over: end what has not begun, and interrupt the turn that waits."""
+    def expire(self) -> None:
+        """The time is over: refuse new work, end what has not begun, and interrupt the turns that wait."""
         with self._gate:
             self._closed = self._expired = True
-            lines = (self._barrier, self._lifecycle.waiting, self._application.waiting)
-            unstarted = [turn for line in lines for turn in line]
+            unstarted = self._lines.unstarted()
             for turn in unstarted:
-                self._withdraw(turn)
-            held = self._held
-            resumed = held is not None and held.state is TurnState.SUSPENDED
-            if held is not None and resumed:
-                resumed = self._notify(held, self._shutting_down())
+                self._lines.withdraw(turn)
+            suspended = [item for item in self._suspended() if item.state is TurnState.SUSPENDED]
+            inner = [item.inner for item in suspended if isinstance(item, Head)]
+            resumed = [self._notify(item, self._shutting_down()) for item in suspended if not isinstance(item, Head)]
         for turn in unstarted:
             turn.fail(self._shutting_down())
-        if resumed:
+        if any(resumed):
             self._schedule()
+        for queue in inner:
+            queue.expire()
 
-    def _shutting_down(self) -> ShuttingDown:
-        return ShuttingDown(f"queue {self.name!r} is shutting down")
+    def _suspended(self) -> list[Item]:
+        """Under the gate: what waits, with the turn or without."""
+        return [*self._away, *([] if self._held is None else [self._held])]
 
-    # -- the loop ---------------------------------------------------------------------------------------------------
-
-    def run_slice(self) -> bool:
-        """One slice on the calling worker: turns until the queue is empty, held, or its time budget is used."""
-        with self._gate:
-            self._move(_State.DRAINING)
-        now = self._now
-        end = now() + self._budget
-        used_up = False
-        while True:
-            with self._gate:
-                turn = self._next()
-                if turn is None or used_up:
-                    quiet = self._leave(turn)
-                    break
-                self._take(turn)
-                interruption, turn.interruption = turn.interruption, None
-            awaited = turn.advance(interruption)
-            if awaited is not None:
-                self._suspend(turn, awaited)
-            used_up = now() >= end
-        for completion in quiet:
-            completion.succeed(None)
-        return turn is not None
-
-    def _next(self) -> Turn | None:
-        """The turn to run next, left where it is. Under the gate."""
-        if self._held is not None:
-            return self._held if self._held.state is TurnState.NOTIFIED else None
-        if self._barrier:
-            return self._barrier[0]
-        application, lifecycle = self._application.waiting, self._lifecycle.waiting
-        if lifecycle and (not application or self._burst < self.policy.lifecycle_burst_limit):
-            return lifecycle[0]
-        return application[0] if application else None
-
-    def _take(self, turn: Turn) -> None:
-        """Under the gate: remove the turn that `_next` found and mark it running."""
-        turn.move(TurnState.RUNNING)
-        if turn is self._held:
-            self._held = None
-        elif self._barrier and self._barrier[0] is turn:
-            self._barrier.popleft()
-        else:
-            turn.lane.waiting.popleft()
-            if turn.lane is self._application:
-                self._burst = 0
-            elif self._application.waiting:
-                self._burst += 1
-
-    def _leave(self, turn: Turn | None) -> list[Completion[None]]:
-        """Under the gate: end the slice, with `turn` to run next; returns who waited for the queue to be quiet."""
-        if turn is not None:
-            self._move(_State.SCHEDULED)
-            return []
-        if self._held is not None:
-            self._move(_State.HELD)
-            return []
-        self._move(_State.IDLE)
-        assert self._application.reserved() == self._lifecycle.reserved() == (0, 0), "a reservation outlived its work"
-        quiet, self._quiet = self._quiet, []
-        return quiet
-
-    def note_finished(self, turn: Turn) -> None:
-        """By `Turn.advance`, on the draining thread: only it takes a turn out of RUNNING."""
-        turn.move(TurnState.FINISHED)
-        turn.lane.finished_items += 1
-        turn.lane.finished_bytes += turn.cost
-
-    # -- suspending and resuming ------------------------------------------------------------------------------------
-
-    def _suspend(self, turn: Turn, awaited: Suspension) -> None:
-        """The turn is kept: nothing else of this queue runs until the outcome, or an interruption, is there."""
-        with self._gate:
-            turn.move(TurnState.SUSPENDED)
-            turn.awaiting = awaited
-            self._held = turn
-            if self._expired and turn.interruption is None:
-                turn.interruption = self._shutting_down()
-            if turn.interruption is not None:
-                self._notify(turn, turn.interruption)
-                return
-        waker = functools.partial(self._resume, turn)
-        turn.waker = (awaited, waker)
-        if not awaited.add_waker(waker):
-            waker(awaited)
-
-    def _resume(self, turn: Turn, awaited: Suspension) -> None:
-        """What `turn` awaited is there. A waker that comes after an interruption finds something else awaited."""
-        with self._gate:
-            if turn.awaiting is not awaited:
-                return
-            resumed = self._notify(turn, None)
-        if resumed:
-            self._schedule()
-
-    def _cancel(self, turn: Turn) -> bool:
-        """The canceller of a submitted turn's completion."""
+    def cancel(self, turn: Turn) -> bool:
+        """End a turn of this queue: at once if it has not begun, else at its present or next wait; False if it is over."""
         with self._gate:
             resumed = False
             if turn.state is TurnState.FINISHED:
                 return False
             unstarted = turn.state is TurnState.QUEUED
             if unstarted:
-                self._withdraw(turn)
+                self._lines.withdraw(turn)
             elif turn.state is TurnState.SUSPENDED:
                 resumed = self._notify(turn, Cancelled())
             else:  # raised at its next wait, if there is one
@@ -377,25 +279,7 @@ class SerialExecutionQueue:
             self._schedule()
         return True
 
-    def _withdraw(self, turn: Turn) -> None:
-        """Under the gate: end a turn that has not begun. Nothing of it stays behind, so what is waiting is bounded."""
-        turn.move(TurnState.FINISHED)
-        turn.lane.give_back(turn.cost)
-        line = self._barrier if turn in self._barrier else turn.lane.waiting
-        line.remove(turn)
-
-    def _notify(self, turn: Turn, interruption: BaseException | None) -> bool:
-        """Under the gate: the suspended turn can go on; True when the caller must schedule the queue."""
-        turn.move(TurnState.NOTIFIED)
-        turn.awaiting = None
-        turn.interruption = interruption
-        if self._state is not _State.HELD:  # its slice has not ended yet and will find it
-            return False
-        self._move(_State.SCHEDULED)
-        return True
-
-    def _move(self, state: _State) -> None:
-        """Under the gate: one step of the queue's lifecycle; an illegal one raises and changes nothing."""
-        if (self._state, state) not in _TRANSITIONS:
-            raise InvalidOperation(f"queue {self.name!r} cannot go from {self._state.name} to {state.name}")
-        self._state = state
+    def move_to(self, outer: SerialExecutionQueue | None, group: object) -> None:
+        """On a turn of this queue: from the turn's end on its turns come from `outer`, or (None) from the pool."""
+        debug_assert_current(self)
+        self._moving = (outer, group)

@@ -6,50 +6,29 @@ Guarantees
     `contextvars.Context` of its own.
 
 Ownership
-    `state`, `interruption`, `awaiting`  under the queue's gate
-    `waker`, `_coroutine`, `_context`    the draining thread
-    `cost`, `lane`, `queue`              set at admission, read-only afterwards
+    `waker`, `deferred`, `_coroutine`, `_context`  the draining thread
+    `waits_for`                                    under the wait graph's lock (`_waits.py`); the draining thread clears it
+    the rest                                       see `_item.py`
 """
 
 from __future__ import annotations
 
 import contextvars
 import types
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.execution._item import Item, TurnState
 from zlink_nogil.scheduler import Suspension, Waker, claims
-from zlink_nogil.scheduler.suspension import hint_at_bridge, not_awaitable
+from zlink_nogil.scheduler.suspension import GivenBack, hint_at_bridge, not_awaitable
 
 if TYPE_CHECKING:
-    from zlink_nogil.execution._lane import Lane
-    from zlink_nogil.execution.queue import SerialExecutionQueue
+    from zlink_nogil.execution._loop import Loop
+    from zlink_nogil.scheduler import Completion
 
 __all__ = ["Turn", "TurnState"]
-
-
-class TurnState(Enum):
-    QUEUED = auto()
-    RUNNING = auto()
-    SUSPENDED = auto()  # awaits a completion, its queue waits with it
-    NOTIFIED = auto()  # what it awaited is there, or it was interrupted: goes on at its queue's next slice
-    FINISHED = auto()
-
-
-_TRANSITIONS = frozenset(
-    {
-        (TurnState.QUEUED, TurnState.RUNNING),
-        (TurnState.QUEUED, TurnState.FINISHED),  # cancelled or shut down before it began
-        (TurnState.RUNNING, TurnState.SUSPENDED),
-        (TurnState.RUNNING, TurnState.FINISHED),
-        (TurnState.SUSPENDED, TurnState.NOTIFIED),
-        (TurnState.NOTIFIED, TurnState.RUNNING),
-    }
-)
 
 
 class _OnTurn(_sync.local):
@@ -66,7 +45,7 @@ class _Current:
         return _on.turn
 
 
-class Turn(ABC):
+class Turn(Item):
     """Base class. A subclass says what the work is (`begin`) and where its outcome goes (`succeed`, `fail`).
 
     `payload_bytes` is what the work holds in memory besides the policy's fixed cost.
@@ -75,29 +54,20 @@ class Turn(ABC):
     __slots__ = (
         "_context",
         "_coroutine",
-        "awaiting",
-        "cost",
-        "interruption",
-        "lane",
-        "payload_bytes",
-        "queue",
-        "state",
+        "deferred",
+        "waits_for",
         "waker",
     )
 
     current = _Current()
-    queue: SerialExecutionQueue
-    lane: Lane
 
     def __init__(self, payload_bytes: int = 0, context: contextvars.Context | None = None) -> None:
         if not isinstance(payload_bytes, int) or payload_bytes < 0:
             raise ValueError(f"payload_bytes must be an integer and not negative, not {payload_bytes!r}")
-        self.payload_bytes = payload_bytes
-        self.cost = 0
-        self.state = TurnState.QUEUED
-        self.awaiting: Suspension | None = None
-        self.interruption: BaseException | None = None
+        super().__init__(payload_bytes)
         self.waker: tuple[Suspension, Waker] | None = None
+        self.waits_for: tuple[Completion[Any], Loop] | None = None
+        self.deferred: list[Item] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._context = context or contextvars.Context()
 
@@ -113,14 +83,16 @@ class Turn(ABC):
     def fail(self, error: BaseException) -> None:
         """The work raised `error`, or will never run. In the second case it is called off the turn."""
 
-    def move(self, state: TurnState) -> None:
-        """Take one step of the lifecycle; an illegal one raises and changes nothing."""
-        if (self.state, state) not in _TRANSITIONS:
-            raise InvalidOperation(f"a turn cannot go from {self.state.name} to {state.name}")
-        self.state = state
+    def describe(self) -> str:
+        """What the work is, for people."""
+        coroutine = self._coroutine
+        return type(self).__name__ if coroutine is None else coroutine.__qualname__
+
+    def turn(self) -> Turn:
+        return self
 
     def advance(self, interruption: BaseException | None) -> Suspension | None:
-        """Run up to the next wait. Returns what to wait for, or None when the work is over."""
+        self.waits_for = None
         if interruption is not None:
             self._forget_waker()
         previous, _on.turn = _on.turn, self
@@ -129,12 +101,12 @@ class Turn(ABC):
                 awaited, value = self._context.run(self._step, interruption)
             except BaseException as error:  # the outcome of user code, whatever it is
                 hint_at_bridge(error)
-                self._settle()
+                self._settle(ended_normally=False)
                 self.fail(error)
                 return None
             if awaited is not None:
                 return awaited
-            self._settle()
+            self._settle(ended_normally=True)
             try:
                 self.succeed(value)
             except BaseException as error:  # a value that cannot be delivered is a failure of the work
@@ -150,11 +122,19 @@ class Turn(ABC):
             awaited.remove_waker(waker)
             self.waker = None
 
-    def _settle(self) -> None:
+    def wait_for(self, awaited: Suspension, waker: Waker) -> None:
+        self.waker = (awaited, waker)
+        if not awaited.add_waker(waker):
+            waker(awaited)
+
+    def _settle(self, *, ended_normally: bool) -> None:
         """The work is over: its reservation is returned before anybody can see the outcome."""
         coroutine, self._coroutine = self._coroutine, None
         if coroutine is not None:
             claims.release(coroutine)
+        deferred, self.deferred = self.deferred, None
+        if deferred is not None:
+            self.queue.end_deferring(deferred, ended_normally)
         self.queue.note_finished(self)
 
     def _step(self, interruption: BaseException | None) -> tuple[Suspension | None, Any]:
@@ -171,7 +151,14 @@ class Turn(ABC):
             while True:
                 awaited = coroutine.send(None) if interruption is None else coroutine.throw(interruption)
                 if isinstance(awaited, Suspension):
+                    self.gives_back = False
                     return awaited, None
-                interruption = not_awaitable("a handler", awaited)
+                if type(awaited) is GivenBack and self.queue.may_yield:
+                    interruption = None
+                    if not awaited.awaited.done():
+                        self.gives_back = True
+                        return awaited.awaited, None
+                else:
+                    interruption = not_awaitable(f"a handler of {self.queue.name!r}", awaited)
         except StopIteration as end:
             return None, end.value

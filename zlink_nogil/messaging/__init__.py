@@ -1,6 +1,6 @@
 """Messaging between nodes: send and request over a mesh of ZeroMQ sockets (seed 004, design 4)."""
 
-from zlink_nogil.messaging.call import Call
+from zlink_nogil.execution.call import Call
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.codecs import Codec, Codecs, JsonCodec, RawBytesCodec
 from zlink_nogil.messaging.delivery import Context

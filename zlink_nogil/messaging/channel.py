@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.errors import NotFound
-from zlink_nogil.messaging.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, checked_timeout
+from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, checked_timeout
 from zlink_nogil.messaging.handlers import message_name
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer

@@ -21,7 +21,7 @@ from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import ENDPOINT, MOST_NAME_BYTES, Peer
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.selection import Selector
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Completion, Wait
 
 __all__ = ["Mesh"]
 
@@ -112,8 +112,8 @@ class Mesh:
     def selector(self, channel: str) -> Selector[Peer]:
         return self._running().topology.selector(channel)
 
-    def start_call(self, message: Message, waits: bool) -> Completion[Any]:
-        return self._running().outbox.start(message, waits)
+    def start_call(self, message: Message, how: Wait | None) -> Completion[Any]:
+        return self._running().outbox.start(message, how)
 
     def wait_ready(self, timeout: float) -> None:
         """Block until every node named in `peers` is ready; `DeadlineExceeded` after `timeout` seconds."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import CapacityExceeded, ProtocolError, ZLinkError
-from zlink_nogil.scheduler import Completion, WorkerPool
+from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
 
 if TYPE_CHECKING:
     from zlink_nogil.binding import Waiting
@@ -71,9 +71,9 @@ class Operation(Completion[Any]):
         slots: Slots,
         pool: WorkerPool,
         canceller: Callable[[Operation], bool],
-        before_wait: Callable[[], None] | None,
+        on_wait: OnWait | None,
     ) -> None:
-        super().__init__(pool, lambda: canceller(self), before_wait)
+        super().__init__(pool, lambda: canceller(self), on_wait)
         self.reply_route = reply_route
         self.deadline = deadline
         self.peer = peer

@@ -24,7 +24,7 @@ from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.deadlines import Deadlines
 from zlink_nogil.messaging.operation import Operation, Slots
-from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.scheduler import OnWait, WorkerPool
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Operations"]
@@ -57,11 +57,11 @@ class Operations:
         timeout: float,
         peer: object,
         decode: Callable[[bytes], Any] | None,
-        before_wait: Callable[[], None] | None = None,
+        on_wait: OnWait | None = None,
     ) -> Operation:
         """An operation with a fresh reply route, not registered yet."""
         deadline = self._now() + timeout
-        return Operation(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, before_wait)
+        return Operation(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait)
 
     def submit(self, operation: Operation, start: Callable[[Operation], bool]) -> None:
         """Register `operation` and `start` it, in one turn.

@@ -26,7 +26,7 @@ from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.wire import HEADER_BYTES, Kind, pack, pack_route, unpack, unpack_error, unpack_route
-from zlink_nogil.scheduler import Completion, WorkerPool, interrupts
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool, interrupts
 
 __all__ = ["Message", "Outbox"]
 
@@ -91,8 +91,8 @@ class Outbox:
         self._pool = pool
         self._local_answer = _LocalAnswer(operations, me)
 
-    def start(self, message: Message, waits: bool) -> Completion[Any]:
-        """Begin the operation; `waits` tells that the caller is going to wait for it in this very turn."""
+    def start(self, message: Message, how: Wait | None) -> Completion[Any]:
+        """Begin the operation; `how` tells how the caller is going to wait for it in this very turn."""
         interrupts.raise_if_interrupted()
         codec = self._codecs.for_sending(message.declared)
         try:
@@ -103,13 +103,13 @@ class Outbox:
         target = message.choose()
         self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), target)
         owner = (message.channel, message.key)
-        if target is None and waits and message.kind is Kind.REQUEST:
-            self._owners.throw_if_current(owner)
+        if target is None and how is not None and message.kind is Kind.REQUEST:
+            self._owners.check_wait(owner, None, how)
         operation = self._operations.new(
             message.timeout,
             target,
             functools.partial(self._decode, message.reply) if message.kind is Kind.REQUEST else None,
-            functools.partial(self._owners.throw_if_current, owner) if target is None else None,
+            functools.partial(self._owners.check_wait, owner) if target is None else None,
         )
         record = pack(
             message.kind,

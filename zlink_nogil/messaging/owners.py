@@ -4,26 +4,26 @@
 per channel, which takes as many items as the host has permits.
 
 Guarantees
-    There is one open queue per owner at a time. A queue is dropped by retiring it, which its own gate decides: whoever
-    meets a retired queue takes the next one. A node that has seen a million keys does not keep a million queues.
+    There is one open queue per owner at a time; whoever meets one that was dropped takes the next (see `QueueMap`).
 
 Ownership
-    `_queues`, `_sweep_at`, `_closed`  under `_lock`, a leaf; nothing is admitted or run under it
-    `_draining`                        set once
-    `_latest`                          whoever admits, from `drain` on: a new object each time, so that no two writes are
-                                       alike and none can be lost
+    `_queues`, `_closed`  under `_lock`, a leaf; nothing is admitted or run under it
+    `_draining`           set once
+    `_latest`             whoever admits, from `drain` on: a new object each time, so that no two writes are alike and
+                          none can be lost
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, ZLinkError
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
-from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.execution._queue_map import QueueMap
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool
 
 __all__ = ["OwnerName", "Owners"]
 
@@ -42,8 +42,7 @@ class Owners:
         self._policy = policy
         self._unkeyed = replace(policy, application_message_capacity=unkeyed_items)
         self._lock = _sync.Lock()
-        self._queues: dict[OwnerName, SerialExecutionQueue] = {}
-        self._sweep_at = FIRST_SWEEP
+        self._queues: QueueMap[OwnerName] = QueueMap(self._make, FIRST_SWEEP)
         self._closed = False
         self._draining = False
         self._latest = object()
@@ -63,21 +62,18 @@ class Owners:
 
     def _queue(self, owner: OwnerName) -> SerialExecutionQueue | None:
         with self._lock:
-            queue = self._queues.get(owner)
-            if self._closed or (queue is not None and not queue.retired):
-                return None if self._closed else queue
-            if len(self._queues) >= self._sweep_at:
-                self._sweep()
-            channel, key = owner
-            policy = self._unkeyed if key is None else self._policy
-            queue = self._queues[owner] = SerialExecutionQueue(policy, pool=self._pool, name=f"{channel}/{key or ''}")
-            return queue
+            return None if self._closed else self._queues.get_or_make(owner)
 
-    def throw_if_current(self, owner: OwnerName) -> None:
-        """`InvalidOperation` if the calling thread is on a turn of this owner (decision 11)."""
-        queue = self._queues.get(owner)
+    def _make(self, owner: OwnerName) -> SerialExecutionQueue:
+        channel, key = owner
+        policy = self._unkeyed if key is None else self._policy
+        return SerialExecutionQueue(policy, pool=self._pool, name=f"{channel}/{key or ''}")
+
+    def check_wait(self, owner: OwnerName, completion: Completion[Any] | None, how: Wait) -> None:
+        """`InvalidOperation` if the calling thread's turn would wait for itself with this owner's work (decision 11)."""
+        queue = self._queues.find(owner)
         if queue is not None:
-            queue.throw_if_current()
+            queue.check_wait(completion, how)
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -91,7 +87,7 @@ class Owners:
         self._draining = True
         while True:
             seen = self._latest
-            busy = [queue for queue in list(self._queues.values()) if not queue.is_idle()]
+            busy = [queue for queue in self._queues.all() if not queue.is_idle()]
             if not busy and seen is self._latest:
                 return
             for queue in busy:
@@ -107,7 +103,7 @@ class Owners:
         """
         with self._lock:
             self._closed = True
-            queues = list(self._queues.values())
+            queues = self._queues.all()
         self.drain(_sync.monotonic() + timeout)
         interrupted = [queue for queue in queues if not _closes(queue, 0.0)]
         deadline = _sync.monotonic() + timeout
@@ -115,11 +111,6 @@ class Owners:
         if running:
             names = ", ".join(queue.name for queue in running[:10])
             raise DeadlineExceeded(f"{len(running)} owners are still running: {names}")
-
-    def _sweep(self) -> None:
-        """Under the lock: drop idle queues. Each sweep is paid for by as many new owners as it looks at."""
-        self._queues = {name: queue for name, queue in self._queues.items() if not queue.retire()}
-        self._sweep_at = max(FIRST_SWEEP, 2 * len(self._queues))
 
 
 def _closes(queue: SerialExecutionQueue, timeout: float) -> bool:

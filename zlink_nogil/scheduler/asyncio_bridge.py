@@ -28,6 +28,7 @@ from zlink_nogil.errors import InvalidOperation, ShuttingDown
 from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.per_process import PerProcess
 from zlink_nogil.scheduler.spawning import current_pool
+from zlink_nogil.scheduler.suspension import Wait
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,13 +47,13 @@ class AsyncioWork[T](Completion[T]):
     __slots__ = ("_bridge", "_task")
 
     def __init__(self, bridge: AsyncioThread) -> None:
-        super().__init__(current_pool(), canceller=self._ask_to_cancel, before_wait=bridge.check_elsewhere)
+        super().__init__(current_pool(), canceller=self._ask_to_cancel, on_wait=bridge.check_elsewhere)
         self._bridge = bridge
         self._task: asyncio.Task[T] | None = None
 
     def __await__(self) -> Generator[Completion[Any], None, T]:
         if not self.done():
-            self._bridge.check_elsewhere()
+            self._bridge.check_elsewhere(self, Wait.KEEP)
             try:
                 yield self
             except GeneratorExit:
@@ -125,7 +126,7 @@ class AsyncioThread:
                 self._loop.call_soon_threadsafe(callback)
         return True
 
-    def check_elsewhere(self) -> None:
+    def check_elsewhere(self, completion: Completion[Any], how: Wait) -> None:  # noqa: ARG002 - what `Completion` tells
         """`InvalidOperation` on the loop's own thread: it would wait for itself."""
         if _sync.current_thread() is self._thread:
             raise InvalidOperation("the asyncio loop cannot wait for what runs on it: there, await the coroutine itself")

@@ -26,9 +26,9 @@ from zlink_nogil.errors import Cancelled, DeadlineExceeded
 from zlink_nogil.scheduler import interrupts
 from zlink_nogil.scheduler.hand_over import HandOver
 from zlink_nogil.scheduler.pool import WorkerPool, default_pool
-from zlink_nogil.scheduler.suspension import Suspension, Waker
+from zlink_nogil.scheduler.suspension import GivenBack, Suspension, Wait, Waker
 
-__all__ = ["Completion"]
+__all__ = ["Completion", "OnWait"]
 
 _log = logging.getLogger("zlink_nogil.scheduler")
 
@@ -41,6 +41,9 @@ CANCELLED: Final = 3
 _NAMES: Final = ("pending", "succeeded", "failed", "cancelled")
 # The lifecycle is one step: PENDING to one of the other three.
 
+type OnWait = Callable[[Completion[Any], Wait], None]
+"""Raises `InvalidOperation` where waiting would be waiting for oneself (decision 11)."""
+
 type _Callback[T] = tuple[contextvars.Context, Callable[[Completion[T]], object]]
 
 
@@ -49,15 +52,15 @@ class Completion[T](Suspension):
 
     All members are thread-safe. The owner of the operation makes it and calls `succeed` or `fail`; what the owner passes:
     `pool` runs callbacks (default: the process's pool), `canceller()` asks the owner to cancel and tells whether it will,
-    `before_wait()` raises `InvalidOperation` where waiting would be waiting for oneself (decision 11).
+    `on_wait(completion, how)` raises `InvalidOperation` where waiting would be waiting for oneself (decision 11).
     """
 
     __slots__ = (
         "__weakref__",
-        "_before_wait",
         "_callbacks",
         "_canceller",
         "_lock",
+        "_on_wait",
         "_pool",
         "_state",
         "_value",
@@ -68,7 +71,7 @@ class Completion[T](Suspension):
         self,
         pool: WorkerPool | None = None,
         canceller: Callable[[], bool] | None = None,
-        before_wait: Callable[[], None] | None = None,
+        on_wait: OnWait | None = None,
     ) -> None:
         self._lock = _sync.Lock()
         self._state = PENDING
@@ -76,7 +79,7 @@ class Completion[T](Suspension):
         self._callbacks: list[_Callback[T]] | None = None
         self._pool = pool or default_pool()
         self._canceller = canceller
-        self._before_wait = before_wait
+        self._on_wait = on_wait
 
     def __repr__(self) -> str:
         return f"<Completion {_NAMES[self._state]}>"
@@ -130,10 +133,19 @@ class Completion[T](Suspension):
 
     def __await__(self) -> Generator[Completion[Any], None, T]:
         if not self.done():
-            before_wait = self._before_wait  # read once: the outcome takes it away
-            if before_wait is not None:
-                before_wait()
+            self._tell(Wait.KEEP)
             yield self
+        return self.outcome()
+
+    async def yield_(self) -> T:
+        """`await` it in a turn of a shared Spot gate: the turn is given back until the outcome is there.
+
+        The continuation waits for a turn of its own, behind what waits then. With the outcome there already the turn is
+        kept. `InvalidOperation` anywhere else, and where what is awaited needs the claim that this turn keeps.
+        """
+        if not self.done():
+            self._tell(Wait.GIVE_BACK)
+        await GivenBack(self)  # also when it is done: whether this turn may is for its loop to say
         return self.outcome()
 
     def as_future(self) -> concurrent.futures.Future[T]:
@@ -181,9 +193,7 @@ class Completion[T](Suspension):
         if self.done():
             return
         self._pool.check_fork()
-        before_wait = self._before_wait  # read once: the outcome takes it away
-        if before_wait is not None:
-            before_wait()
+        on_wait = self._tell(Wait.BLOCK)
         parker = _sync.Parker()
 
         def wake(_: Suspension) -> None:
@@ -197,8 +207,16 @@ class Completion[T](Suspension):
         finally:
             if not self.done():
                 self.remove_waker(wake)
+            if on_wait is not None:
+                on_wait(self, Wait.OVER)
         if not self.done():
             raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
+
+    def _tell(self, how: Wait) -> OnWait | None:
+        on_wait = self._on_wait  # read once: the outcome takes it away
+        if on_wait is not None:
+            on_wait(self, how)
+        return on_wait
 
     # -- for the operation's owner and the runtime ------------------------------------------------------------------
 
@@ -246,7 +264,7 @@ class Completion[T](Suspension):
             self._state = state
             wakers, self._wakers = self._wakers, None
             callbacks, self._callbacks = self._callbacks, None
-            self._canceller = self._before_wait = None  # they hold the owner; nobody needs them any more
+            self._canceller = self._on_wait = None  # they hold the owner; nobody needs them any more
         if wakers:
             for waker in wakers:
                 waker(self)

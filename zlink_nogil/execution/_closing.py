@@ -1,0 +1,46 @@
+"""How the queues of one coordinator end together.
+
+Order, asserted by the queues' own lifecycle (work after the final one is refused)
+    0. admission is over, by the coordinator; 1. what was accepted runs; 2. when the time is over the rest is told so;
+    3. the final work runs, when nothing else is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.execution.queue import SerialExecutionQueue
+from zlink_nogil.scheduler.waiting import timeout as within
+
+__all__ = ["end_together"]
+
+
+async def end_together(
+    queues: Sequence[SerialExecutionQueue], timeout: float, last: SerialExecutionQueue, final: Callable[[], Any] | None
+) -> None:
+    """In a task: wait until the closed `queues` are idle, then run `final()` on `last`, and return what it returns.
+
+    After `timeout` seconds the queues are expired; `DeadlineExceeded` when something still runs `timeout` seconds later.
+    Raises what `final` raises.
+    """
+    if not await _quiet(queues, timeout):
+        for queue in queues:
+            queue.expire()
+        if not await _quiet(queues, timeout):
+            busy = ", ".join(repr(queue.name) for queue in queues if not queue.is_idle())
+            raise DeadlineExceeded(f"still running {timeout} s after the time was over: {busy}")
+    if final is not None:
+        await within(timeout, last.enqueue_final(final))
+
+
+async def _quiet(queues: Sequence[SerialExecutionQueue], timeout: float) -> bool:
+    deadline = _sync.monotonic() + timeout
+    for queue in queues:
+        try:
+            await within(max(0.0, deadline - _sync.monotonic()), queue.await_quiescence())
+        except DeadlineExceeded:
+            return False
+    return True
