@@ -29,10 +29,14 @@ from zlink_nogil.errors import (
 from zlink_nogil.scheduler import Completion
 
 if TYPE_CHECKING:
+    from zlink_nogil.execution import Call, PerActor, SpotWide
     from zlink_nogil.hosting import Host
-    from zlink_nogil.messaging import Call, Channel, Context, Mesh, NodeTarget
+    from zlink_nogil.messaging import Channel, Context, Mesh, NodeTarget
+    from zlink_nogil.spots import Actor, ActorRef, EntrySpot, InstanceSpot, Spot, SpotRef, handler, timer
 
 __all__ = [
+    "Actor",
+    "ActorRef",
     "AlreadyExists",
     "Call",
     "Cancelled",
@@ -42,25 +46,37 @@ __all__ = [
     "Context",
     "DataLost",
     "DeadlineExceeded",
+    "EntrySpot",
     "ErrorKind",
     "Host",
+    "InstanceSpot",
     "InternalFailure",
     "InvalidOperation",
     "Mesh",
     "NodeTarget",
     "NotConfigured",
     "NotFound",
+    "PerActor",
     "ProtocolError",
     "Rejected",
     "ShuttingDown",
+    "Spot",
+    "SpotRef",
+    "SpotWide",
     "TypeMismatch",
     "Unavailable",
     "ZLinkError",
+    "handler",
+    "timer",
 ]
 
-_LATER = {"Host": "zlink_nogil.hosting"} | dict.fromkeys(
-    ("Call", "Channel", "Context", "Mesh", "NodeTarget"), "zlink_nogil.messaging"
-)
+_ROOMS = {
+    "zlink_nogil.execution": ("Call", "PerActor", "SpotWide"),
+    "zlink_nogil.hosting": ("Host",),
+    "zlink_nogil.messaging": ("Channel", "Context", "Mesh", "NodeTarget"),
+    "zlink_nogil.spots": ("Actor", "ActorRef", "EntrySpot", "InstanceSpot", "Spot", "SpotRef", "handler", "timer"),
+}
+_LATER = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -162,7 +162,7 @@ class Loop(ABC):
         while True:
             with self._gate:
                 item = self._next()
-                if item is None or used_up or self._moving is not None:
+                if item is None or used_up or (self._moving is not None and self._held is None):
                     quiet = self._leave(item)
                     break
                 self._take(item, since)

@@ -1,4 +1,4 @@
-"""The turn of a function or `async def` given to a serial queue: its outcome goes to a `Completion`."""
+"""`SubmittedTurn`: a function or `async def` given to a serial queue. Its outcome goes to a `Completion`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections.abc import Callable
 from typing import Any
 
 from zlink_nogil.execution.turn import Turn
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
 
 __all__ = ["SubmittedTurn"]
 
 
 class SubmittedTurn(Turn):
-    """Runs `work()` in a copy of the submitter's context."""
+    """Runs `work()` in a copy of the submitter's context. A subclass may be given to a queue in place of `work`."""
 
     __slots__ = ("_work", "completion")
 
     completion: Completion[Any]
 
-    def __init__(self, work: Callable[[], Any], payload_bytes: int) -> None:
+    def __init__(self, work: Callable[[], Any] | None, payload_bytes: int) -> None:
         super().__init__(payload_bytes, contextvars.copy_context())
-        self._work: Callable[[], Any] | None = work
+        self._work = work
+
+    def __call__(self) -> Any:
+        """So that it is taken where work is; queues call `begin`."""
+        return self.begin()
+
+    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:
+        """Make the completion that `begin`'s outcome goes to."""
+        self.completion = Completion(pool, canceller, on_wait)
 
     def describe(self) -> str:
         return super().describe() if self._work is None else getattr(self._work, "__qualname__", repr(self._work))

@@ -16,7 +16,7 @@ from zlink_nogil.execution._closing import end_together
 from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.execution.snapshot import QueueStateSnapshot
-from zlink_nogil.scheduler import Completion, WorkerPool, default_pool
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
 
 __all__ = ["ActorSerialExecutor"]
 
@@ -53,6 +53,10 @@ class ActorSerialExecutor:
         """By a Spot's executor, on a turn of this Actor: from its end on the turns come from `gate` (None: its own)."""
         self._queue.move_to(gate, group or self)
 
+    def check_wait(self, completion: Completion[Any] | None, how: Wait) -> None:
+        """As `SerialExecutionQueue.check_wait`."""
+        self._queue.check_wait(completion, how)
+
     def is_current(self) -> bool:
         """Is the calling thread on a turn of this Actor?"""
         return self._queue.is_current()
@@ -66,6 +70,10 @@ class ActorSerialExecutor:
     def close(self, timeout: float = 5.0) -> None:
         """As `SpotSerialExecutor.close`."""
         self._queue.close(timeout)
+
+    def expire(self) -> None:
+        """Refuse new work, end what has not begun, and interrupt what waits."""
+        self._queue.expire()
 
     async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
         """In a task: as `close`, and then run `final()` on the queue. Once."""

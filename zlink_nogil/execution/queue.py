@@ -109,8 +109,8 @@ class SerialExecutionQueue(Loop):
 
     def _make(self, work: Callable[[], Any], payload_bytes: int) -> SubmittedTurn:
         self._pool.start()  # what fails, fails before anything is accepted
-        turn = SubmittedTurn(work, payload_bytes)
-        turn.completion = Completion(self._pool, functools.partial(self.cancel, turn), self.check_wait)
+        turn = work if isinstance(work, SubmittedTurn) else SubmittedTurn(work, payload_bytes)
+        turn.connect(self._pool, functools.partial(self.cancel, turn), self.check_wait)
         return turn
 
     def _submit(

@@ -26,7 +26,7 @@ from zlink_nogil.execution.mode import SpotMode
 from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.execution.snapshot import QueueStateSnapshot
-from zlink_nogil.scheduler import Completion, WorkerPool, default_pool
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
 from zlink_nogil.scheduler.spawning import spawn
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -150,6 +150,10 @@ class SpotSerialExecutor:
 
     # -- asking, closing --------------------------------------------------------------------------------------------
 
+    def check_wait(self, completion: Completion[Any] | None, how: Wait) -> None:
+        """As `SerialExecutionQueue.check_wait`, for work of the Spot itself."""
+        self._spot.check_wait(completion, how)
+
     def is_current(self) -> bool:
         """Is the calling thread on a turn of this Spot, or of an Actor or timer of it?"""
         return _waits.current_group() is self
@@ -165,14 +169,13 @@ class SpotSerialExecutor:
         After `timeout` seconds what has not begun ends as `ShuttingDown`, what waits gets it at its `await`;
         `DeadlineExceeded` if something still runs `timeout` seconds after that. On a turn of this Spot it only marks it.
         """
-        queues = self.refuse_new()
+        self.refuse_new()
         if self.is_current():
             return
         try:
             ending = spawn(self.end(timeout, None), pool=self._pool)
         except ShuttingDown:  # the pool is closed: nobody else would unwind what waits
-            for queue in queues:
-                queue.expire()
+            self.expire()
         else:
             ending.result()
 
@@ -187,6 +190,11 @@ class SpotSerialExecutor:
             for queue in self._ending:
                 queue.refuse_new()
         return self._ending
+
+    def expire(self) -> None:
+        """Refuse new work, end what has not begun, and interrupt what waits."""
+        for queue in self.refuse_new():
+            queue.expire()
 
     async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
         """In a task: as `close`, and then run `final()` on the Spot's queue. Once."""

@@ -1,8 +1,9 @@
 """`Host`: one process's part in its meshes (design 4.7, 7).
 
 Guarantees
-    `start` either starts everything or leaves nothing running. `close` ends everything in the nodes' closing order and
-    then, if it is the host's own, the pool; a second close is harmless. In the main thread Ctrl-C is deferred around
+    `start` either starts everything or leaves nothing running. `close`: 1. the nodes leave their meshes and finish what
+    came from there, 2. Actors, then Spots, end - their last messages still go out -, 3. the nodes end, 4. the pool, if it
+    is the host's own. A second close is harmless. In the main thread Ctrl-C is deferred around
     critical sections while the host runs (decision 15).
 
 Ownership
@@ -15,6 +16,7 @@ import gc
 import logging
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Self
 
@@ -28,8 +30,10 @@ from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.scheduler import WorkerPool, default_pool, default_standby, interrupts
+from zlink_nogil.scheduler.spawning import spawn
+from zlink_nogil.spots import ActorInspection, Actors, SpotInspection, Spots
 
-__all__ = ["Host"]
+__all__ = ["Host", "HostInspection"]
 
 DEFAULT_MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 LEAST_MAX_RECORD_BYTES: Final = 64 * 1024
@@ -45,6 +49,12 @@ class _State(Enum):
 
 
 _TRANSITIONS = frozenset({(_State.NEW, _State.RUNNING), (_State.NEW, _State.CLOSED), (_State.RUNNING, _State.CLOSED)})
+
+
+@dataclass(frozen=True, slots=True)
+class HostInspection:
+    spots: tuple[SpotInspection, ...]
+    actors: tuple[ActorInspection, ...]
 
 
 class Host:
@@ -79,6 +89,9 @@ class Host:
         self._gc_freeze = gc_freeze
         self._gc_threshold = gc_threshold
         self._meshes: dict[str, Mesh] = {}
+        self.spots = Spots(self._pool, self._policy, self._policy)
+        self.actors = Actors(self._pool, self._policy)
+        self.spots.actors, self.actors.spots = self.actors, self.spots
         self._lock = _sync.Lock()
         self._state = _State.NEW
         self._stop = _sync.Parker()
@@ -122,7 +135,7 @@ class Host:
         with self._lock:
             self._move(_State.RUNNING)
             resources = Resources(
-                self._own_pool or default_pool(),
+                self._pool(),
                 default_standby(),
                 self._permits,
                 self._slots,
@@ -134,6 +147,8 @@ class Host:
         try:
             for mesh in self._meshes.values():
                 mesh.start(resources)
+            self.spots.start()
+            self.actors.start()
         except BaseException:
             self.close(0.1)
             raise
@@ -160,8 +175,7 @@ class Host:
         """
         if self._fork.inherited():
             raise InvalidOperation("the host was started before a fork and cannot be used in the child")
-        pool = self._own_pool or default_pool()
-        if pool.is_worker():
+        if self._pool().is_worker():
             raise InvalidOperation("a host cannot be closed by one of its own workers")
         interrupted = Stops()
         with put_off_interrupts(interrupted):
@@ -181,9 +195,13 @@ class Host:
             signal.raise_signal(signal.SIGINT)
 
     def _close(self, timeout: float) -> None:
+        deadline = _sync.monotonic() + timeout
         try:
             for mesh in self._meshes.values():
-                mesh.close(timeout)
+                mesh.leave(max(0.0, deadline - _sync.monotonic()))
+            self._close_owners(max(0.1, deadline - _sync.monotonic()))
+            for mesh in self._meshes.values():
+                mesh.close(max(0.1, deadline - _sync.monotonic()))
             if self._own_pool is not None:
                 self._own_pool.close(max(0.1, timeout))
         except DeadlineExceeded as error:
@@ -191,6 +209,23 @@ class Host:
         finally:
             self._stop.unpark()
             self._closed.set()
+
+    def _close_owners(self, timeout: float) -> None:
+        self.actors.refuse_creations()
+        self.spots.refuse_creations()
+        if len(self.actors) or len(self.spots):
+            for error in spawn(self._end_owners(timeout), pool=self._pool()).result():
+                _log.error("closing with work still running: %s", error)
+
+    async def _end_owners(self, timeout: float) -> list[BaseException]:
+        return [*await self.actors.end_all(timeout), *await self.spots.end_all(timeout)]
+
+    def inspect(self) -> HostInspection:
+        """Every Spot and Actor: their queues, bytes reserved, who holds a turn and since when, what is suspended.
+
+        Each at a moment of its own.
+        """
+        return HostInspection(tuple(self.spots.inspect()), tuple(self.actors.inspect()))
 
     def serve_forever(self, announce: Callable[[], object] | None = None) -> None:
         """Block until SIGTERM, SIGINT or `close`, then drain. A second signal of the same kind ends the process at once.
@@ -213,6 +248,9 @@ class Host:
     @property
     def meshes(self) -> Sequence[Mesh]:
         return tuple(self._meshes.values())
+
+    def _pool(self) -> WorkerPool:
+        return self._own_pool or default_pool()
 
     def _move(self, state: _State) -> None:
         if (self._state, state) not in _TRANSITIONS:

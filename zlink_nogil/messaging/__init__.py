@@ -1,9 +1,8 @@
 """Messaging between nodes: send and request over a mesh of ZeroMQ sockets (seed 004, design 4)."""
 
-from zlink_nogil.execution.call import Call
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.codecs import Codec, Codecs, JsonCodec, RawBytesCodec
 from zlink_nogil.messaging.delivery import Context
 from zlink_nogil.messaging.mesh import Mesh
 
-__all__ = ["Call", "Channel", "Codec", "Codecs", "Context", "JsonCodec", "Mesh", "NodeTarget", "RawBytesCodec"]
+__all__ = ["Channel", "Codec", "Codecs", "Context", "JsonCodec", "Mesh", "NodeTarget", "RawBytesCodec"]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.errors import NotFound
 from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, checked_timeout
-from zlink_nogil.messaging.handlers import message_name
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.messaging.wire import NO_METADATA, Kind, pack_extras
+from zlink_nogil.spots.annotations import message_name
 
 if TYPE_CHECKING:
     from zlink_nogil.messaging.mesh import Mesh

@@ -6,8 +6,6 @@ Ownership
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +14,9 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists, NotFound, ZLinkError
 from zlink_nogil.messaging.codecs import Codec, Codecs
 from zlink_nogil.messaging.wire import unpack_route
+from zlink_nogil.spots.annotations import message_name, read_annotations
 
-__all__ = ["Handler", "Handlers", "Route", "message_name"]
+__all__ = ["Handler", "Handlers", "Route"]
 
 MOST_ROUTES: Final = 1024
 
@@ -42,29 +41,9 @@ class Route:
     reply_codec: Codec | None
 
 
-def message_name(message_type: Any) -> str:
-    name: str = getattr(message_type, "__name__", None) or str(message_type)
-    return name
-
-
 def plan(channel: str, function: Callable[..., Any], name: str | None) -> Handler:
     """Read the annotations once. `TypeError` naming the function when it is no handler."""
-    label = getattr(function, "__qualname__", repr(function))
-    try:
-        hints = typing.get_type_hints(function)
-        parameters = [
-            parameter
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-    except (NameError, TypeError, ValueError) as error:
-        raise TypeError(f"the annotations of handler {label} cannot be read: {error}") from None
-    if len(parameters) != 2 or parameters[0].name not in hints:
-        raise TypeError(f"handler {label} must take (message, ctx), the message annotated with its type")
-    message_type = hints[parameters[0].name]
-    reply_type = hints.get("return")
-    if reply_type is type(None):
-        reply_type = None
+    message_type, reply_type = read_annotations(function, method=False)
     return Handler(channel, name or message_name(message_type), message_type, reply_type, function)
 
 

@@ -147,8 +147,15 @@ class Mesh:
             self._state = _State.RUNNING  # first: if the start fails, the close takes back what was started
             self._node.start(self._peers)  # under the lock: so does a close that comes now
 
+    def leave(self, timeout: float) -> None:
+        """Be chosen no more, and finish what was accepted; calls of this node still go out."""
+        with self._lock:
+            node = self._node if self._state is _State.RUNNING else None
+        if node is not None:
+            node.leave(timeout)
+
     def close(self, timeout: float) -> None:
-        """Leave the mesh, and never start afterwards; harmless a second time."""
+        """End, after `leave`, and never start afterwards; harmless a second time."""
         with self._lock:
             running = self._state is _State.RUNNING
             self._state = _State.CLOSED

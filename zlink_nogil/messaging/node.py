@@ -112,12 +112,16 @@ class Node:
         standby.add(self._ingress)
         self.topology.connect(peers)
 
-    def close(self, timeout: float) -> None:
-        """See the module's closing order; what is accepted has `timeout` seconds, and never less than a moment."""
+    def leave(self, timeout: float) -> None:
+        """Steps 1 and 2 of the closing order: be chosen no more, and finish what was accepted within `timeout` seconds."""
         deadline = _sync.monotonic() + timeout
         self.topology.leave(min(FAREWELL, timeout))
         self.inbox.refuse_new()
         self.owners.drain(deadline)
+
+    def close(self, timeout: float) -> None:
+        """After `leave`: the rest of the closing order; what is accepted has `timeout` seconds, never less than a moment."""
+        deadline = _sync.monotonic() + timeout
         try:
             self.owners.close(max(0.1, deadline - _sync.monotonic()))
         except DeadlineExceeded as error:

@@ -17,7 +17,7 @@ from zlink_nogil.scheduler.spawning import Sleep, spawn
 from zlink_nogil.scheduler.suspension import Suspension, Waker
 from zlink_nogil.scheduler.timers import check_seconds
 
-__all__ = ["join", "race", "timeout"]
+__all__ = ["end_of", "join", "race", "timeout"]
 
 
 class _FirstOf(Suspension):
@@ -75,7 +75,7 @@ def _first_of(*members: Suspension) -> Generator[Suspension, None, Suspension]:
 
 
 @types.coroutine
-def _end_of(completion: Completion[Any]) -> Generator[Suspension]:
+def end_of(completion: Completion[Any]) -> Generator[Suspension]:
     """Wait for the outcome without looking at it."""
     if not completion.done():
         yield completion
@@ -116,7 +116,7 @@ async def _give_up(completions: Iterable[Completion[Any]]) -> None:
     for completion in left:
         while not completion.done():
             try:
-                await _end_of(completion)
+                await end_of(completion)
             except Cancelled as again:
                 cancelled = again
     if cancelled is not None:
@@ -128,7 +128,7 @@ async def join[T](*contestants: Awaitable[T]) -> list[T]:
     completions = await _start_all(contestants)
     try:
         for completion in completions:
-            await _end_of(completion)
+            await end_of(completion)
     except BaseException:
         await _give_up(completions)
         raise

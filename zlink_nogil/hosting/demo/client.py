@@ -20,11 +20,12 @@ from rich.progress import Progress
 
 from zlink_nogil._interpreter import FREE_THREADED
 from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.execution import Call
 from zlink_nogil.hosting.demo import server
 from zlink_nogil.hosting.demo.counting import Counts, Totals, as_text, count, package_of
 from zlink_nogil.hosting.demo.report import Outcome
 from zlink_nogil.hosting.host import Host
-from zlink_nogil.messaging import Call, Mesh
+from zlink_nogil.messaging import Mesh
 from zlink_nogil.scheduler import Completion
 
 __all__ = ["run"]

@@ -1,0 +1,84 @@
+"""Deadlines of operations inside this process (decision 11: local asks carry the request timeout, too).
+
+Guarantees
+    The operation's completion ends at the deadline at the latest. When it has ended its alarm is gone.
+
+Ownership
+    `Alarm._timers` is set by whoever starts the operation, before anybody else knows it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.execution._submitted import SubmittedTurn
+from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
+from zlink_nogil.scheduler.timers import Timer, Timers
+
+__all__ = ["Alarm", "TimedTurn", "too_late"]
+
+
+def too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("no answer before the deadline")
+
+
+def _end_late(completion: Completion[Any]) -> None:
+    completion.fail(too_late())
+
+
+class Alarm(Timer):
+    __slots__ = ("_timers",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers: Timers | None = None
+
+    def completion(
+        self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait, deadline: float
+    ) -> Completion[Any]:
+        """A completion that fails at `deadline` (monotonic)."""
+        completion = _Timed(pool, canceller, on_wait)
+        completion.alarm = self
+        self.callback = lambda _: _end_late(completion)
+        self._timers = pool.ready.timers
+        self._timers.arm(self, deadline)
+        return completion
+
+    def cancel(self) -> None:
+        if self._timers is not None:
+            self._timers.cancel(self)
+
+
+class _Timed(Completion[Any]):
+    __slots__ = ("alarm",)
+
+    alarm: Alarm
+
+    def settled(self) -> None:
+        self.alarm.cancel()
+
+
+class TimedTurn(SubmittedTurn):
+    """Work that is interrupted at its deadline, `timeout` seconds from now."""
+
+    __slots__ = ("_alarm", "_deadline")
+
+    def __init__(self, work: Callable[[], Any], timeout: float) -> None:
+        super().__init__(work, 0)
+        self._deadline = _sync.monotonic() + timeout
+        self._alarm = Alarm()
+
+    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:
+        self.completion = completion = self._alarm.completion(pool, canceller, on_wait, self._deadline)
+        completion.add_waker(partial(self._interrupt, canceller))
+
+    def forget(self) -> None:
+        """It was refused."""
+        self._alarm.cancel()
+
+    def _interrupt(self, canceller: Callable[[], bool], _: object) -> None:
+        canceller()  # False, and nothing done, when the work is what ended it

@@ -1,0 +1,114 @@
+"""`Entry`: one Spot or Actor in its directory, from creation to end.
+
+Guarantees
+    The object is made and `on_create` runs on the owner's first turn; `on_close` runs on its last, when everything accepted
+    before it is over. No handler runs before the one or after the other.
+
+Ownership
+    `state`                    on the directory's lane
+    `owner`                    set once, on the first turn
+    `registration`           replaced on the directory's lane; read by anybody, one look
+    `opened`, `ended`          completions
+    the rest                   read-only
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.execution import ActorSerialExecutor, SpotSerialExecutor
+from zlink_nogil.scheduler import Completion, Wait, WorkerPool
+from zlink_nogil.spots.handlers import OwnerType
+from zlink_nogil.spots.message import Message
+from zlink_nogil.spots.snapshot import ActorStateSnapshot
+
+__all__ = ["Entry", "EntryState", "call_hook"]
+
+
+class EntryState(Enum):
+    CREATING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+_TRANSITIONS = frozenset(
+    {
+        (EntryState.CREATING, EntryState.OPEN),
+        (EntryState.CREATING, EntryState.CLOSED),  # the creation failed
+        (EntryState.OPEN, EntryState.CLOSING),
+        (EntryState.CLOSING, EntryState.CLOSED),
+    }
+)
+
+
+async def call_hook(hook: Callable[..., Any], *args: Any) -> None:
+    """Hooks may be plain or `async def`."""
+    outcome = hook(*args)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+class Entry(ABC):
+    executor: SpotSerialExecutor | ActorSerialExecutor
+    registration: ActorStateSnapshot | None = None
+
+    def __init__(self, label: str, owner_id: str, owner_type: OwnerType, ref: Any, pool: WorkerPool) -> None:
+        self.label = label
+        self.owner_id = owner_id
+        self.owner_type = owner_type
+        self.ref = ref
+        self.owner: Any = None
+        self.state = EntryState.CREATING
+        self.opened: Completion[Any] = Completion(pool)
+        self.ended: Completion[None] = Completion(pool, canceller=_never, on_wait=self._check_end)
+        self.accepted: Completion[None] = Completion(pool)
+        self.accepted.succeed(None)
+
+    def move(self, state: EntryState) -> None:
+        """On lane: one step of the lifecycle; an illegal one raises and changes nothing."""
+        if (self.state, state) not in _TRANSITIONS:
+            raise InvalidOperation(f"{self.label} is {self.state.name.lower()} and cannot become {state.name.lower()}")
+        self.state = state
+
+    def _check_end(self, completion: Completion[Any], how: Wait) -> None:  # noqa: ARG002 - the end needs every turn
+        if how is not Wait.OVER and self.executor.is_current():
+            raise InvalidOperation(f"{how.value} on a turn of {self.label} would wait for itself: it is its own end")
+
+    async def activate(self) -> None:
+        """On the owner's first turn."""
+        owner = self.owner_type.factory()
+        if not isinstance(owner, self.owner_type.owner_class):
+            raise TypeError(f"the factory of {self.owner_type.type_name!r} made {type(owner).__name__}")
+        self.bind(owner)
+        await call_hook(owner.on_create)
+        self.owner = owner
+
+    @abstractmethod
+    def bind(self, owner: Any) -> None:
+        """Tell the object who it is."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """It is open: whatever runs by itself may do so now."""
+
+    @abstractmethod
+    def submit(self, message: Message) -> Completion[Any]:
+        """Give the message to the executor."""
+
+    @abstractmethod
+    async def end(self, timeout: float) -> None:
+        """In a task: finish what was accepted, then `on_close`; see `SpotSerialExecutor.end`."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """The creation failed: nothing that was accepted meanwhile will run."""
+
+
+def _never() -> bool:
+    return False

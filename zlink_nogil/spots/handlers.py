@@ -1,0 +1,99 @@
+"""What a Spot's or an Actor's class says about itself: its handlers and timers, read once, at registration (design 4.7, 7).
+
+A handler is a method `(self, message, ctx)`, plain or `async def`: marked with `@handler`, or named `on_...`. The message
+name is the annotated type's, unless `name=` is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zlink_nogil.errors import AlreadyExists
+from zlink_nogil.spots.annotations import message_name, read_annotations
+
+__all__ = ["Handling", "OwnerType", "handler", "read_class", "timer"]
+
+_MARK: Final = "_zlink_nogil"
+HOOKS: Final = frozenset({"on_create", "on_close", "on_join", "on_leave"})
+
+
+@dataclass(frozen=True, slots=True)
+class _HandlerMark:
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _TimerMark:
+    seconds: float
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handling:
+    """One kind of message: `function(owner, message, ctx)`."""
+
+    message_name: str
+    message_type: Any
+    reply_type: Any
+    function: Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerType:
+    """A registered class. `timers` is (name, seconds, name of the method)."""
+
+    type_name: str
+    owner_class: type[Any]
+    factory: Callable[[], Any]
+    handlers: Mapping[str, Handling]
+    timers: tuple[tuple[str, float, str], ...]
+
+
+def handler(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Mark a method as a handler. `name`: the message name, if it is not the annotated type's."""
+    if function is None:
+        return functools.partial(handler, name=name)
+    setattr(function, _MARK, _HandlerMark(name))
+    return function
+
+
+def timer[F: Callable[..., Any]](seconds: float, *, name: str | None = None) -> Callable[[F], F]:
+    """Mark a Spot's method `(self)`, plain or `async def`, to be called every `seconds` while the Spot is open.
+
+    `name`: the timer's, if it is not the method's. `ValueError` unless positive and finite.
+    """
+    check_period(seconds)
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, _TimerMark(seconds, name))
+        return function
+
+    return mark
+
+
+def check_period(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"a timer's period is a positive, finite number of seconds, not {seconds!r}")
+    return float(seconds)
+
+
+def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None) -> OwnerType:
+    """`TypeError` for a handler that is none, `AlreadyExists` for two of one message."""
+    handlers: dict[str, Handling] = {}
+    timers: list[tuple[str, float, str]] = []
+    for attribute in dir(owner_class):
+        function = getattr(owner_class, attribute)
+        mark = getattr(function, _MARK, None)
+        if isinstance(mark, _TimerMark):
+            timers.append((mark.name or attribute, mark.seconds, attribute))
+        elif isinstance(mark, _HandlerMark) or (attribute.startswith("on_") and attribute not in HOOKS):
+            message_type, reply_type = read_annotations(function, method=True)
+            name = (mark.name if mark is not None else None) or message_name(message_type)
+            if name in handlers:
+                raise AlreadyExists(f"{owner_class.__qualname__} has two handlers for {name!r}")
+            handlers[name] = Handling(name, message_type, reply_type, function)
+    return OwnerType(type_name, owner_class, factory or owner_class, handlers, tuple(timers))
