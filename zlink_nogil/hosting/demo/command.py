@@ -6,6 +6,7 @@ import json
 import sysconfig
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 from click.core import ParameterSource
@@ -15,9 +16,15 @@ from zlink_nogil.errors import ZLinkError
 from zlink_nogil.hosting.demo.client import run
 from zlink_nogil.hosting.demo.counting import sources
 from zlink_nogil.hosting.demo.crunch import compare
-from zlink_nogil.hosting.demo.report import show
+from zlink_nogil.hosting.demo.report import Comparison, Outcome, World, show
+from zlink_nogil.hosting.demo.rooms import run_world
+from zlink_nogil.scheduler.settings import default_workers
 
 __all__ = ["demo"]
+
+
+ROOMS: Final = 200
+MEMBERS: Final = 5000
 
 
 @click.command()
@@ -29,26 +36,38 @@ __all__ = ["demo"]
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, 64), help="Server processes.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Worker threads of each; default: one per CPU.")
 @click.option("--scheduler", is_flag=True, help="No servers: tasks in this process, beside asyncio and a thread pool.")
+@click.option("--rooms", is_flag=True, help="No sources: a world of rooms and members that ticks, and checks its books.")
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, 86_400), help="How long it ticks.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here too.")
 @click.pass_context
 def demo(
-    ctx: click.Context, path: Path | None, nodes: int, workers: int | None, scheduler: bool, json_file: Path | None
+    ctx: click.Context,
+    path: Path | None,
+    nodes: int,
+    workers: int | None,
+    scheduler: bool,
+    rooms: bool,
+    seconds: float,
+    json_file: Path | None,
 ) -> None:
     """Index a tree of Python sources with NODES server processes, and check every total against a plain loop.
 
-    Exit code 0 when all totals are equal, 1 when they are not, 130 after Ctrl-C.
+    Exit code 0 when all totals are equal (the books balance), 1 when they are not, 130 after Ctrl-C.
     """
-    if scheduler and ctx.get_parameter_source("nodes") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--scheduler is about one process: --nodes does not go with it", ctx)
+    _check_together(ctx, scheduler, rooms)
     console = Console(stderr=True)
     root = path or Path(sysconfig.get_path("stdlib"))
+    outcome: Outcome | Comparison | World
     try:
-        files = sources(root)
-        if not files:
+        files = [] if rooms else sources(root)
+        if not files and not rooms:
             raise click.BadParameter(f"no Python sources below {root}", ctx, param_hint="--path")
         if json_file is not None:
             json_file.touch()  # complains now, not after the work
-        outcome = compare(root, files, workers) if scheduler else run(root, files, nodes, workers, console)
+        if rooms:
+            outcome = run_world(ROOMS, MEMBERS, seconds, workers or default_workers(), console)
+        else:
+            outcome = compare(root, files, workers) if scheduler else run(root, files, nodes, workers, console)
         show(outcome, Console())
         if json_file is not None:
             json_file.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
@@ -58,3 +77,14 @@ def demo(
     except (OSError, ZLinkError) as error:
         raise click.ClickException(str(error)) from None
     ctx.exit(0 if outcome.equal else 1)
+
+
+def _check_together(ctx: click.Context, scheduler: bool, rooms: bool) -> None:
+    """`UsageError` for options that do not go together."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    if rooms:
+        flag, unfit = "--rooms", {"nodes", "path", "scheduler"}
+    else:
+        flag, unfit = ("--scheduler", {"nodes", "seconds"}) if scheduler else ("a demo without --rooms", {"seconds"})
+    for name in sorted(given & unfit):
+        raise click.UsageError(f"--{name} does not go with {flag}", ctx)

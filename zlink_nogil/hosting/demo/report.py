@@ -9,7 +9,7 @@ from rich.table import Table
 
 from zlink_nogil.hosting.demo.counting import Totals
 
-__all__ = ["Comparison", "Outcome", "show"]
+__all__ = ["Comparison", "Outcome", "World", "show"]
 
 
 @dataclass(slots=True)
@@ -49,9 +49,38 @@ class Comparison:
     seconds: dict[str, float]
 
 
-def show(outcome: Outcome | Comparison, console: Console) -> None:
+@dataclass(slots=True)
+class World:
+    """Of a run with `--rooms`. `messages` were handled by somebody, ticks and reports aside; `moves` are between rooms;
+    `wrong` says in words what does not add up."""
+
+    rooms: int
+    members: int
+    workers: int
+    seconds: float
+    ticks: int
+    ticks_missed: int
+    tick_late_p50_ms: float
+    tick_late_p99_ms: float
+    messages: int
+    messages_per_second: float
+    moves: int
+    yields: int
+    refused: int
+    books_balance: bool
+    gil_enabled: bool
+    wrong: list[str]
+
+    @property
+    def equal(self) -> bool:
+        return self.books_balance
+
+
+def show(outcome: Outcome | Comparison | World, console: Console) -> None:
     if isinstance(outcome, Comparison):
         _show_comparison(outcome, console)
+    elif isinstance(outcome, World):
+        _show_world(outcome, console)
     else:
         _show_outcome(outcome, console)
 
@@ -68,6 +97,31 @@ def _show_comparison(comparison: Comparison, console: Console) -> None:
         console.print("all three have the same totals", style="bold green")
     else:
         console.print("the totals DIFFER", style="bold red")
+
+
+def _show_world(world: World, console: Console) -> None:
+    table = Table(title=f"{world.rooms} rooms, {world.members:,} members, {world.workers} workers, {world.seconds:.1f} s")
+    table.add_column("")
+    table.add_column("count", justify="right")
+    for name, number in (
+        ("ticks", world.ticks),
+        ("ticks missed: the one before was not over", world.ticks_missed),
+        ("messages", world.messages),
+        ("moves to another room", world.moves),
+        ("turns given back for a request to another room", world.yields),
+        ("payments refused: the room was full", world.refused),
+    ):
+        table.add_row(name, f"{number:,}")
+    console.print(table)
+    console.print(
+        f"{world.messages_per_second:,.0f} messages/s; GIL {'ON' if world.gil_enabled else 'off'}\n"
+        f"ticks began late by {world.tick_late_p50_ms:.1f} ms (median), {world.tick_late_p99_ms:.1f} ms (p99)",
+        highlight=False,
+    )
+    if world.books_balance:
+        console.print("the books balance: every member in one room, every coin accounted for", style="bold green")
+    else:
+        console.print("the books do NOT balance: " + "; ".join(world.wrong[:10]), style="bold red")
 
 
 def _show_outcome(outcome: Outcome, console: Console) -> None:
