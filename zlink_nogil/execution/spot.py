@@ -88,6 +88,7 @@ class SpotSerialExecutor:
         return self._lane.run(self._execute_spot, work, payload_bytes)
 
     def _execute_spot(self, work: Callable[[], Any], payload_bytes: int) -> Completion[Any]:
+        debug_assert_on_lane(self._lane)
         self._check_open()
         return self._spot.enqueue_with_payload_bytes(work, payload_bytes)
 
@@ -98,6 +99,7 @@ class SpotSerialExecutor:
         return self._lane.run(self._execute_actor, actor_id, work, payload_bytes)
 
     def _execute_actor(self, actor_id: str, work: Callable[[], Any], payload_bytes: int) -> Completion[Any]:
+        debug_assert_on_lane(self._lane)
         self._check_open()
         member = self._members.get(actor_id)
         if member is not None:
@@ -109,6 +111,7 @@ class SpotSerialExecutor:
         return self._lane.run(self._execute_timer, timer_name, work)
 
     def _execute_timer(self, timer_name: str, work: Callable[[], Any]) -> Completion[Any]:
+        debug_assert_on_lane(self._lane)
         self._check_open()
         return (self._spot if self.mode.one_gate else self._timers.get_or_make(timer_name)).enqueue(work)
 
@@ -117,11 +120,11 @@ class SpotSerialExecutor:
         return self._lane.run(self._execute_lifecycle, work)
 
     def _execute_lifecycle(self, work: Callable[[], Any]) -> Completion[Any]:
+        debug_assert_on_lane(self._lane)
         self._check_open()
         return self._spot.enqueue_lifecycle(work)
 
     def _check_open(self) -> None:
-        debug_assert_on_lane(self._lane)
         if self._closed:
             raise ShuttingDown(f"spot {self.name!r} is closed")
 
@@ -137,6 +140,7 @@ class SpotSerialExecutor:
         self._lane.run(self._admit_member, actor_id, actor)
 
     def _admit_member(self, actor_id: str, actor: ActorSerialExecutor) -> None:
+        debug_assert_on_lane(self._lane)
         self._check_open()
         strays = self._actors.find(actor_id)
         if actor_id in self._members or (strays is not None and not strays.retire()):
@@ -184,6 +188,7 @@ class SpotSerialExecutor:
         return self._lane.run(self._refuse_new)
 
     def _refuse_new(self) -> list[SerialExecutionQueue]:
+        debug_assert_on_lane(self._lane)
         if not self._closed:
             self._closed = True
             self._ending = [*self._actors.empty(), *self._timers.empty(), self._spot]
