@@ -11,23 +11,12 @@ from typing import Any
 
 import pytest
 from background import Background, Busy, Gate
+from spots import Clock
 from support import PATIENCE, outcome, together
 
-from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, CapacityExceeded, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
 from zlink_nogil.scheduler import Completion, WorkerPool
-
-
-class Clock:
-    """What a queue that is made under `monkeypatch` takes for the time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(_sync, "monotonic", lambda: self.now)
-
-    def spend(self, milliseconds: float) -> None:
-        self.now += milliseconds / 1000
 
 
 @pytest.fixture
