@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from zlink_nogil.errors import CapacityExceeded
 from zlink_nogil.execution._item import Item, TurnState
 from zlink_nogil.execution._lane import Lane
 from zlink_nogil.execution.policy import ExecutionLanePolicy
@@ -62,6 +63,12 @@ class Lines:
     def put_back(self, turn: Item) -> None:
         """A turn that gave its gate back can go on: it holds its reservation still."""
         turn.lane.waiting.append(turn)
+
+    def reserve(self, lane: Lane, cost: int) -> None:
+        """As `Lane.reserve`, for what is submitted now: room that has become free is for the heads that wait."""
+        if self.heads and lane is self.application:
+            raise CapacityExceeded(f"the {lane.name} lane is full: {len(self.heads)} turns of Actors wait for room")
+        lane.reserve(cost)
 
     def let_heads_in(self) -> None:
         """Room may have become free."""

@@ -137,7 +137,7 @@ class SerialExecutionQueue(Loop):
                     continue
                 turn.cost = turn.payload_bytes + fixed
                 try:
-                    lane.reserve(turn.cost)
+                    self._lines.reserve(lane, turn.cost)
                 except ZLinkError as error:
                     refused.append((turn, error))
                     continue
