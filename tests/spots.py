@@ -123,6 +123,13 @@ class Stage:
         return own.reserved_items, own.reserved_bytes
 
 
+def joined(stage: Stage, actor_id: str, **limits: Any) -> ActorSerialExecutor:
+    """An Actor that has become a member of the stage's Spot."""
+    actor = ActorSerialExecutor(actor_id, policy=policy(**limits), pool=stage.pool)
+    actor.execute_lifecycle(lambda: stage.spot.admit_member(actor_id, actor)).result(PATIENCE)
+    return actor
+
+
 SHORT = {
     "items": "application_message_capacity",
     "bytes": "application_byte_capacity",

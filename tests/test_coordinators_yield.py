@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from background import Background, Gate
-from spots import Stage, Work, entries, let_others_run, policy, refused
+from spots import Stage, Work, entries, joined, let_others_run, refused
 from support import PATIENCE, outcome
 
 from zlink_nogil import task
@@ -127,13 +127,6 @@ def test_on_every_kind_of_turn_of_a_shared_gate_it_gives_it_back(pool, reply, mo
     reply.succeed("there")
     assert handled.result(PATIENCE) == "there"
     stage.at_rest()
-
-
-def joined(stage: Stage, actor_id: str, **limits: Any) -> ActorSerialExecutor:
-    """An Actor that has become a member of the stage's Spot."""
-    actor = ActorSerialExecutor(actor_id, policy=policy(**limits), pool=stage.pool)
-    actor.execute_lifecycle(lambda: stage.spot.admit_member(actor_id, actor)).result(PATIENCE)
-    return actor
 
 
 # -- what it does ---------------------------------------------------------------------------------------------------

@@ -57,6 +57,13 @@ class ActorSerialExecutor:
         """As `SerialExecutionQueue.check_wait`."""
         self._queue.check_wait(completion, how)
 
+    def leave(self, group: object) -> None:
+        """By a Spot's executor, `group`, on a turn of this Actor: from its end on the turns are its own again.
+
+        Unless it moves elsewhere at that end already: joining the next Spot and leaving this one come in any order.
+        """
+        self._queue.leave(group, self)
+
     def is_current(self) -> bool:
         """Is the calling thread on a turn of this Actor?"""
         return self._queue.is_current()

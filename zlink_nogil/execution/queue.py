@@ -283,3 +283,9 @@ class SerialExecutionQueue(Loop):
         """On a turn of this queue: from the turn's end on its turns come from `outer`, or (None) from the pool."""
         debug_assert_current(self)
         self._moving = (outer, group)
+
+    def leave(self, group: object, own: object) -> None:
+        """On a turn of this queue: as `move_to(None, own)`, unless it moves from `group` to another one already."""
+        debug_assert_current(self)
+        if self._moving is None or self._moving[1] is group:
+            self._moving = (None, own)

@@ -150,7 +150,14 @@ class SpotSerialExecutor:
 
     def release_member(self, actor_id: str) -> None:
         """On a turn of that member: from the turn's end on its work goes its own way, or another Spot's."""
-        self._lane.run(self._members.pop, actor_id, None)
+        self._lane.run(self._release_member, actor_id)
+
+    def _release_member(self, actor_id: str) -> None:
+        debug_assert_on_lane(self._lane)
+        actor = self._members.get(actor_id)
+        if actor is not None:
+            actor.leave(self)
+            del self._members[actor_id]
 
     # -- asking, closing --------------------------------------------------------------------------------------------
 
