@@ -15,7 +15,31 @@ from zlink_nogil.errors import DeadlineExceeded
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.scheduler.waiting import timeout as within
 
-__all__ = ["end_together"]
+__all__ = ["close_together", "end_together"]
+
+
+def close_together(queues: Sequence[SerialExecutionQueue], timeout: float) -> None:
+    """On the calling thread: as `end_together` with nothing final. It needs no worker, which may all be stuck."""
+    if not _quiet_here(queues, timeout):
+        for queue in queues:
+            queue.expire()
+        if not _quiet_here(queues, timeout):
+            raise _still_running(queues, timeout)
+
+
+def _quiet_here(queues: Sequence[SerialExecutionQueue], timeout: float) -> bool:
+    deadline = _sync.monotonic() + timeout
+    try:
+        for queue in queues:
+            queue.await_quiescence().result(max(0.0, deadline - _sync.monotonic()))
+    except DeadlineExceeded:
+        return False
+    return True
+
+
+def _still_running(queues: Sequence[SerialExecutionQueue], timeout: float) -> DeadlineExceeded:
+    busy = ", ".join(repr(queue.name) for queue in queues if not queue.is_idle())
+    return DeadlineExceeded(f"still running {timeout} s after the time was over: {busy}")
 
 
 async def end_together(
@@ -30,8 +54,7 @@ async def end_together(
         for queue in queues:
             queue.expire()
         if not await _quiet(queues, timeout):
-            busy = ", ".join(repr(queue.name) for queue in queues if not queue.is_idle())
-            raise DeadlineExceeded(f"still running {timeout} s after the time was over: {busy}")
+            raise _still_running(queues, timeout)
     if final is not None:
         await within(timeout, last.enqueue_final(final))
 

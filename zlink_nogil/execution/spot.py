@@ -19,7 +19,7 @@ from typing import Any
 
 from zlink_nogil.errors import AlreadyExists, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import _waits
-from zlink_nogil.execution._closing import end_together
+from zlink_nogil.execution._closing import close_together, end_together
 from zlink_nogil.execution._queue_map import QueueMap
 from zlink_nogil.execution.actor import ActorSerialExecutor
 from zlink_nogil.execution.mode import SpotMode
@@ -27,7 +27,6 @@ from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.execution.snapshot import QueueStateSnapshot
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
-from zlink_nogil.scheduler.spawning import spawn
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["SpotSerialExecutor"]
@@ -180,15 +179,9 @@ class SpotSerialExecutor:
         After `timeout` seconds what has not begun ends as `ShuttingDown`, what waits gets it at its `await`;
         `DeadlineExceeded` if something still runs `timeout` seconds after that. On a turn of this Spot it only marks it.
         """
-        self.refuse_new()
-        if self.is_current():
-            return
-        try:
-            ending = spawn(self.end(timeout, None), pool=self._pool)
-        except ShuttingDown:  # the pool is closed: nobody else would unwind what waits
-            self.expire()
-        else:
-            ending.result()
+        queues = self.refuse_new()
+        if not self.is_current():
+            close_together(queues, timeout)
 
     def refuse_new(self) -> list[SerialExecutionQueue]:
         """Mark the Spot closed and empty the maps; returns the queues that have to end."""
