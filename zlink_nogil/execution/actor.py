@@ -82,6 +82,11 @@ class ActorSerialExecutor:
         """Refuse new work, end what has not begun, and interrupt what waits."""
         self._queue.expire()
 
+    def refuse_new(self) -> SerialExecutionQueue:
+        """By a Spot's executor that ends with its members: refuse new work but for a final one; returns what has to end."""
+        self._queue.refuse_new()
+        return self._queue
+
     async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
         """In a task: as `close`, and then run `final()` on the queue. Once."""
         self._queue.refuse_new()

@@ -174,7 +174,7 @@ class SpotSerialExecutor:
         return [queue.snapshot() for queue in queues]
 
     def close(self, timeout: float = 5.0) -> None:
-        """Refuse new work and finish what was accepted. A second close is harmless and waits as well.
+        """Refuse new work and finish what was accepted, the members' too. A second close is harmless and waits as well.
 
         After `timeout` seconds what has not begun ends as `ShuttingDown`, what waits gets it at its `await`;
         `DeadlineExceeded` if something still runs `timeout` seconds after that. On a turn of this Spot it only marks it.
@@ -191,7 +191,8 @@ class SpotSerialExecutor:
         debug_assert_on_lane(self._lane)
         if not self._closed:
             self._closed = True
-            self._ending = [*self._actors.empty(), *self._timers.empty(), self._spot]
+            members = [member.refuse_new() for member in self._members.values()]
+            self._ending = [*members, *self._actors.empty(), *self._timers.empty(), self._spot]
             for queue in self._ending:
                 queue.refuse_new()
         return self._ending
