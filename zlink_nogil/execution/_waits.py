@@ -54,7 +54,7 @@ def check(target: Loop, completion: Completion[Any] | None, how: Wait) -> None:
                 path = " -> ".join(repr(queue.name) for queue in [turn.queue, *cycle])
                 raise InvalidOperation(f"{_who(turn, how)} would wait in a cycle of owners: {path}")
             if completion is not None:
-                turn.waits_for = (completion, target)
+                turn.waits_for = (completion, target, kept)
 
 
 def _who(turn: Turn, how: Wait) -> str:
@@ -84,8 +84,8 @@ def _awaited_by_holder(queue: Loop) -> Iterator[Loop]:
     holder = queue.holder()
     waits_for = None if holder is None else holder.waits_for
     if waits_for is not None:
-        completion, target = waits_for
-        if not completion.done():
+        completion, target, kept = waits_for
+        if queue in kept and not completion.done():  # else it is giving this queue back, and only on its way out
             yield from _needed(target)
 
 
