@@ -133,7 +133,7 @@ class Completion[T](Suspension):
 
     def __await__(self) -> Generator[Completion[Any], None, T]:
         if not self.done():
-            self._tell(Wait.KEEP)
+            self.tell(Wait.KEEP)
             yield self
         return self.outcome()
 
@@ -144,7 +144,7 @@ class Completion[T](Suspension):
         kept. `InvalidOperation` anywhere else, and where what is awaited needs the claim that this turn keeps.
         """
         if not self.done():
-            self._tell(Wait.GIVE_BACK)
+            self.tell(Wait.GIVE_BACK)
         await GivenBack(self)  # also when it is done: whether this turn may is for its loop to say
         return self.outcome()
 
@@ -193,7 +193,7 @@ class Completion[T](Suspension):
         if self.done():
             return
         self._pool.check_fork()
-        on_wait = self._tell(Wait.BLOCK)
+        on_wait = self.tell(Wait.BLOCK)
         parker = _sync.Parker()
 
         def wake(_: Suspension) -> None:
@@ -212,7 +212,8 @@ class Completion[T](Suspension):
         if not self.done():
             raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
 
-    def _tell(self, how: Wait) -> OnWait | None:
+    def tell(self, how: Wait) -> OnWait | None:
+        """Somebody begins to wait; raises what `on_wait` raises. For whoever waits with a suspension of his own."""
         on_wait = self._on_wait  # read once: the outcome takes it away
         if on_wait is not None:
             on_wait(self, how)

@@ -1,7 +1,8 @@
 """Waiting for several things: `join`, `race`, `timeout` (seed 001 section 5; design 2.4).
 
 What they are given they own: whoever gives up waiting - the race is over, the time is, the waiter was cancelled - cancels
-what is left of it and waits for its end, so that no `finally` block runs later than the caller goes on.
+what is left of it and waits for its end, so that no `finally` block runs later than the caller goes on. Waiting for work that
+needs the caller's own turn raises `InvalidOperation`, as an `await` of it does.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import types
 from collections.abc import Awaitable, Generator, Iterable
 from typing import Any
 
-from zlink_nogil.errors import Cancelled, DeadlineExceeded
+from zlink_nogil.errors import Cancelled, DeadlineExceeded, InvalidOperation
 from zlink_nogil.scheduler.completion import Completion
 from zlink_nogil.scheduler.spawning import Sleep, spawn
-from zlink_nogil.scheduler.suspension import Suspension, Waker
+from zlink_nogil.scheduler.suspension import Suspension, Wait, Waker
 from zlink_nogil.scheduler.timers import check_seconds
 
 __all__ = ["end_of", "join", "race", "timeout"]
@@ -107,13 +108,31 @@ async def _start_all[T](contestants: Iterable[Awaitable[T]]) -> list[Completion[
     return completions
 
 
+def _begin_to_wait(completions: Iterable[Completion[Any]]) -> None:
+    """`InvalidOperation` if one of them cannot end while the caller waits for it (decision 11)."""
+    for completion in completions:
+        if not completion.done():
+            completion.tell(Wait.KEEP)
+
+
+def _can_be_awaited(completion: Completion[Any]) -> bool:
+    try:
+        _begin_to_wait([completion])
+    except InvalidOperation:
+        return False
+    return True
+
+
 async def _give_up(completions: Iterable[Completion[Any]]) -> None:
-    """Cancel what is left, and wait for its end, whatever comes; a cancel that came meanwhile is raised then."""
+    """Cancel what is left, and wait for its end, whatever comes; a cancel that came meanwhile is raised then.
+
+    What needs the caller's own turn to end is cancelled only.
+    """
     left = [completion for completion in completions if not completion.done()]
     for completion in left:
         completion.cancel()
     cancelled: Cancelled | None = None
-    for completion in left:
+    for completion in filter(_can_be_awaited, left):
         while not completion.done():
             try:
                 await end_of(completion)
@@ -127,6 +146,7 @@ async def join[T](*contestants: Awaitable[T]) -> list[T]:
     """Wait until all have ended; their results in order, or the first error in that order."""
     completions = await _start_all(contestants)
     try:
+        _begin_to_wait(completions)
         for completion in completions:
             await end_of(completion)
     except BaseException:
@@ -144,6 +164,7 @@ async def race[T](*contestants: Awaitable[T]) -> T:
         raise ValueError("a race of none never ends")
     completions = await _start_all(contestants)
     try:
+        _begin_to_wait(completions)
         winner = await _first_of(*completions)
     finally:
         await _give_up(completions)
@@ -156,6 +177,7 @@ async def timeout[T](seconds: float, contestant: Awaitable[T]) -> T:
     alarm = Sleep(check_seconds(seconds))
     completion = _started(contestant)
     try:
+        _begin_to_wait([completion])
         await _first_of(completion, alarm)
     except BaseException:
         await _give_up([completion])
