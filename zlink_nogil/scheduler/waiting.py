@@ -1,8 +1,8 @@
 """Waiting for several things: `join`, `race`, `timeout` (seed 001 section 5; design 2.4).
 
 What they are given they own: whoever gives up waiting - the race is over, the time is, the waiter was cancelled - cancels
-what is left of it and waits for its end, so that no `finally` block runs later than the caller goes on. Waiting for work that
-needs the caller's own turn raises `InvalidOperation`, as an `await` of it does.
+what is left of it and waits for its end, so that no `finally` block runs later than the caller goes on. Waiting for work
+that needs the caller's own turn raises `InvalidOperation`, as an `await` of it does.
 """
 
 from __future__ import annotations
