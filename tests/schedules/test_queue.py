@@ -11,7 +11,7 @@ from zlink_nogil.scheduler import Completion, WorkerPool
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
 
-MODULES = ["zlink_nogil.execution.queue", "zlink_nogil.execution.turn", "zlink_nogil.execution._lane"]
+MODULES = [f"zlink_nogil.execution.{name}" for name in ("queue", "turn", "_item", "_lane", "_lines", "_loop")]
 
 
 class Watched:

@@ -16,7 +16,7 @@ from zlink_nogil.scheduler.spawning import sleep, spawn
 from .harness import Scenario, run_exhaustive, run_random
 from .test_queue import Watched, an_interruption_before_the_wait
 
-QUEUE = ["zlink_nogil.execution.queue"]
+QUEUE = ["zlink_nogil.execution.queue", "zlink_nogil.execution._loop", "zlink_nogil.execution._lines"]
 
 
 class Note(Turn):
