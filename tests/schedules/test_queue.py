@@ -17,10 +17,10 @@ MODULES = [f"zlink_nogil.execution.{name}" for name in ("queue", "turn", "_item"
 class Watched:
     """A queue and what is known about its work, checked as it runs."""
 
-    def __init__(self, s: Scenario, workers: int = 1, **policy: Any) -> None:
+    def __init__(self, s: Scenario, workers: int = 1, *, shared: bool = False, **policy: Any) -> None:
         self.s = s
         self.pool = WorkerPool(workers)
-        self.queue = SerialExecutionQueue(ExecutionLanePolicy(**policy), pool=self.pool)
+        self.queue = SerialExecutionQueue(ExecutionLanePolicy(**policy), pool=self.pool, shared=shared)
         self.inside: set[int] = set()
         self.ran: list[str] = []
         self.refused: list[str] = []
