@@ -49,6 +49,8 @@ def check(target: Loop, completion: Completion[Any] | None, how: Wait) -> None:
         raise InvalidOperation(f"{_who(turn, how)} would block for work of its own coordinator, at {target.name!r}")
     if __debug__:
         with _graph:
+            if completion is not None and completion.done():  # its owner may be waiting for something else by now
+                return
             cycle = _cycle(needed, kept)
             if cycle:
                 path = " -> ".join(repr(queue.name) for queue in [turn.queue, *cycle])
