@@ -27,6 +27,7 @@ class Gate(Watched):
     def __init__(self, s: Scenario, *actors: str, workers: int = 1, capacity: int = 1024, **policy: Any) -> None:
         super().__init__(s, workers, shared=True, application_message_capacity=capacity, **policy)
         self.actors = {name: self.make_actor(name, self.queue) for name in actors}
+        self.capacity = capacity
         self.rooms: dict[str, set[int]] = {}
         self.began: list[str] = []
         s.check("the Actors' queues are idle", lambda: all(queue.is_idle() for queue in self.actors.values()))
@@ -43,8 +44,9 @@ class Gate(Watched):
     def plain(self, name: str) -> Callable[[], None]:
         def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"), self.s.alone(self.inside, "one gate"):
-                self.s.expect(self.queue.reserved()[0] >= 1, "a turn stands in the Spot's queue")
-                self.began.append(name)
+                items, _ = self.queue.reserved()
+                self.s.expect(1 <= items <= self.capacity, "a turn stands in the Spot's queue, and no more than have room")
+                self._begin(name)
                 self.ran.append(name)
 
         return run
@@ -54,7 +56,7 @@ class Gate(Watched):
 
         async def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"), self.s.alone(self.inside, "one gate"):
-                self.began.append(name)
+                self._begin(name)
                 await awaited
             self.ran.append(name)
 
@@ -66,7 +68,7 @@ class Gate(Watched):
         async def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"):
                 with self.s.alone(self.inside, "one gate"):
-                    self.began.append(name)
+                    self._begin(name)
                 for one in awaited:
                     try:
                         await one.yield_()
@@ -76,6 +78,10 @@ class Gate(Watched):
             self.ran.append(name)
 
         return run
+
+    def _begin(self, name: str) -> None:
+        self.s.expect(self.pool.is_worker(), "work begins on the pool's threads, and not when that is closed")
+        self.began.append(name)
 
     def _room(self, name: str) -> set[int]:
         """Only an Actor's work keeps out its next; a Spot's turns may each be away."""

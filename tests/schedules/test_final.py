@@ -191,6 +191,19 @@ def expired_meanwhile(s: Scenario) -> None:
     s.check("right after", queue.follows)
 
 
+def expired_by_the_handler(s: Scenario) -> None:
+    """The time is over before the handler ends: what it deferred has not begun, and never does."""
+    queue = Deferring(s)
+
+    def expires() -> None:
+        queue.submit(queue.queue.defer_barrier, "deferred")
+        queue.queue.expire()
+        queue.ran.append("first")
+
+    s.thread("a", lambda: queue.submit(queue.queue.enqueue, "first", expires))
+    s.check("told", lambda: queue.ran == ["first"] and queue.outcomes("shutdown") == ["deferred"])
+
+
 def test_deferred() -> None:
     run_random(right_after)
     run_exhaustive(right_after, preemptions=1, switches=0)
@@ -204,6 +217,7 @@ def test_deferred_by_a_handler_that_fails() -> None:
     run_random(the_handler_fails)
     run_exhaustive(the_handler_fails, preemptions=1, switches=0)
     run_random(it_raises, 20)
+    run_random(expired_by_the_handler, 20)
     run_random(time_is_over)
     run_exhaustive(time_is_over, preemptions=1)
     run_exhaustive(expired_meanwhile, preemptions=1, switches=0, lines=LOOP)

@@ -18,10 +18,19 @@ def one_gate(s: Scenario) -> None:
     s.check("only the Spot's work may be refused", lambda: gate.refused in ([], ["s"]))
 
 
+def one_after_the_other(s: Scenario) -> None:
+    """The next one comes as the last one ends: one head at a time."""
+    gate = Gate(s, "a", capacity=1)
+    gate.actor("a1")
+    s.thread("next", gate.actor, "a2")
+    s.check("both ran", lambda: gate.ran == ["a1", "a2"])
+
+
 def test_one_gate() -> None:
     run_random(one_gate)
     run_exhaustive(one_gate, preemptions=1, switches=0)
     run_lines(one_gate, GATE)
+    run_exhaustive(one_after_the_other, preemptions=1)
 
 
 def heads_in_a_row(s: Scenario) -> None:
@@ -125,7 +134,7 @@ def test_kept_in_a_head() -> None:
 
 def test_two_ends_of_a_wait() -> None:
     run_exhaustive(both_at_its_wait, preemptions=1, switches=0, lines=GATE[1:2])
-    run_exhaustive(a_promised_cancel, preemptions=1, switches=0, lines=GATE)
+    run_exhaustive(a_promised_cancel, preemptions=1)
 
 
 def the_claim(s: Scenario) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import DeadlineExceeded, InvalidOperation
+from zlink_nogil.errors import Cancelled, DeadlineExceeded, InvalidOperation
 from zlink_nogil.execution import SerialExecutionQueue
 from zlink_nogil.scheduler import Completion, WorkerPool
 
@@ -216,11 +216,37 @@ def gave_up(s: Scenario) -> None:
     owners.nobody_is_told()
 
 
+def told_to_stop(s: Scenario) -> None:
+    """A wait that is interrupted is over, also when the handler goes on with something else."""
+    owners = Owners(s, "ab", workers=2)
+    go = _sync.Event()
+
+    async def waits_for_a() -> None:
+        go.wait()
+        await owners.asks("b", "a")()
+
+    async def first() -> None:
+        with contextlib.suppress(Cancelled):
+            await owners.give("b", waits_for_a)
+        go.set()
+        s.sleep(1.0)
+
+    def cancel() -> None:
+        turn = owners.give("a", first)
+        s.sleep(1.0)
+        turn.cancel()
+        turn.result()
+
+    s.thread("a", cancel)
+    owners.nobody_is_told()
+
+
 def test_no_circle() -> None:
     run_random(over_at_that_instant)
     run_exhaustive(over_at_that_instant, preemptions=1, switches=0, lines=WAITS[:1])
     run_random(told_if_first)
     run_random(gave_up)
+    run_random(told_to_stop)
 
 
 def test_no_circle_with_what_was_given_back() -> None:

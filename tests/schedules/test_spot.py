@@ -301,7 +301,7 @@ def members_spot_wide(s: Scenario) -> None:
 
 def strays(s: Scenario) -> None:
     """Work by an id that is no member's (yet): a queue of its own, or the member's - but the same id never has two."""
-    spot = Watched(s, SpotWide)
+    spot = Watched(s, PerActor)
     spot.join("a")
     busy: list[str] = []
 
@@ -323,6 +323,28 @@ def strays(s: Scenario) -> None:
     s.check("in order, and nothing is lost", lambda: in_order(spot.ran, "a1", "a2") and len(spot.ran) == 3)
 
 
+def comes_and_goes(s: Scenario) -> None:
+    """A stranger's queue makes place for the member's, and a new one takes over when that has left."""
+    spot = Watched(s, SpotWide)
+
+    def one_after_the_other() -> None:
+        spot.actor("a1")
+        spot.submitted["a1"].result()
+        s.sleep(1.0)
+        spot.join("a")
+        spot.submitted["a joins"].result()
+        spot.actor("a2")
+        spot.submitted["a2"].result()
+        s.expect(spot.queues["a"][-1] is spot.members["a"]._queue, "a member has its own queue")
+        spot.leave("a")
+        spot.submitted["a leaves"].result()
+        spot.queues["a"].pop()
+        spot.actor("a3")
+
+    s.thread("caller", one_after_the_other)
+    s.check("nothing was refused", lambda: spot.ran == ["a1", "a joins", "a2", "a leaves", "a3"])
+
+
 def two_of_a_name(s: Scenario) -> None:
     """Two Actors join by the same id at once: one of them is in."""
     spot = Watched(s, SpotWide)
@@ -339,5 +361,6 @@ def test_members() -> None:
     run_random(strays)
     run_exhaustive(strays, preemptions=1, switches=0)
     run_lines(strays, SPOT)
+    run_random(comes_and_goes, 20)
     run_random(two_of_a_name, 50)
     run_exhaustive(two_of_a_name, preemptions=1, switches=0)

@@ -128,7 +128,7 @@ def test_resumed_or_cancelled() -> None:
     run_exhaustive(resumed_or_cancelled, preemptions=1, switches=0)
     run_lines(resumed_or_cancelled, GATE)
     run_exhaustive(both_at_once, preemptions=1, switches=0, lines=LOOP)
-    run_exhaustive(a_promised_cancel, preemptions=1, switches=0, lines=LOOP)
+    run_exhaustive(a_promised_cancel, preemptions=1)
 
 
 def resumed_or_out_of_time(s: Scenario) -> None:
@@ -152,7 +152,17 @@ def expired_at_any_time(s: Scenario) -> None:
     s.check("told", lambda: gate.outcomes("shutdown") == ["y", "z"])
 
 
+def kept_and_out_of_time(s: Scenario) -> None:
+    """The outcome of a turn that is kept has come, and the time is over before it goes on."""
+    gate = Away(s)
+    awaited: Completion[None] = Completion(gate.pool)
+    gate.submit(gate.queue.enqueue, "k", gate.kept("k", awaited))
+    s.thread("resumer", gate.at_once, awaited.succeed, None)
+    s.thread("expirer", gate.at_once, gate.queue.expire)
+
+
 def test_closing() -> None:
+    run_exhaustive(kept_and_out_of_time, preemptions=1)
     run_random(resumed_or_out_of_time)
     run_exhaustive(resumed_or_out_of_time, preemptions=1, switches=0)
     run_lines(resumed_or_out_of_time, GATE)
@@ -265,9 +275,10 @@ def away_then_kept(s: Scenario) -> None:
         await one.yield_()
         gate.ran.append("y")
 
-    s.thread("y", lambda: gate.submit(gate.queue.enqueue, "y", both))
-    s.thread("b", gate.spot, "b", "c")
-    s.thread("resumer", lambda: (one.succeed(None), two.succeed(None)))
+    gate.submit(gate.queue.enqueue, "y", both)
+    s.thread("one", one.succeed, None)
+    s.thread("b", gate.at_once, gate.spot, "b", "c")
+    s.thread("two", gate.at_once, two.succeed, None)
     s.check("all ran", lambda: sorted(gate.ran) == ["b", "c", "y"] and in_order(gate.ran, "b", "c"))
 
 
