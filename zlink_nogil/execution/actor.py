@@ -42,6 +42,10 @@ class ActorSerialExecutor:
         """Run join, leave and the like: ahead of what waits, but not for ever."""
         return self._queue.enqueue_lifecycle(work)
 
+    def send_away(self, work: Callable[[], Any]) -> Completion[Any]:
+        """As `execute_lifecycle`, with room or without: by a Spot that closes, once."""
+        return self._queue.enqueue_lifecycle_anyway(work)
+
     def defer(self, work: Callable[[], Any]) -> Completion[Any]:
         """In a handler of this Actor: run `work()` when the handler has ended normally, before the next message.
 

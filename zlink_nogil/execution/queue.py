@@ -74,6 +74,19 @@ class SerialExecutionQueue(Loop):
         """As `enqueue`, on the lifecycle lane: ahead of application work, at most `lifecycle_burst_limit` in a row."""
         return self._submit(work, 0, self._lines.lifecycle)
 
+    def enqueue_lifecycle_anyway(self, work: Callable[[], Any]) -> Completion[Any]:
+        """As `enqueue_lifecycle`, with room or without: for what may not be refused and whose number something else bounds."""
+        turn = self._make(work, 0)
+        with self._gate:
+            if self._closed:
+                raise ShuttingDown(f"queue {self.name!r} is closed")
+            self._enter_anyway(turn)
+            turn.lane.waiting.append(turn)
+            start = self._wake()
+        if start:
+            self._schedule()
+        return turn.completion
+
     def enqueue_barrier_next(self, work: Callable[[], Any]) -> Completion[Any]:
         """Run `work()` right after the current turn, before everything that waits. Reserved in the lifecycle lane."""
         return self._submit(work, 0, self._lines.lifecycle, self._lines.barrier)
@@ -88,14 +101,17 @@ class SerialExecutionQueue(Loop):
             if self._ended:
                 raise ShuttingDown(f"queue {self.name!r} is closed")
             self._closed = self._ended = True
-            turn.queue, turn.lane = self, self._lines.lifecycle
-            turn.cost = self.policy.fixed_work_byte_cost
-            turn.lane.reserve_anyway(turn.cost)
+            self._enter_anyway(turn)
             self._lines.final = turn
             start = self._wake()
         if start:
             self._schedule()
         return turn.completion
+
+    def _enter_anyway(self, turn: Turn) -> None:
+        """Under the gate: reserve in the lifecycle lane, with room or without."""
+        turn.queue, turn.lane, turn.cost = self, self._lines.lifecycle, self.policy.fixed_work_byte_cost
+        turn.lane.reserve_anyway(turn.cost)
 
     def defer_barrier(self, work: Callable[[], Any]) -> Completion[Any]:
         """As `enqueue_barrier_next`, by the turn that runs, and only if that ends normally; else it ends as cancelled."""

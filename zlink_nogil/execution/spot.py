@@ -158,6 +158,18 @@ class SpotSerialExecutor:
             actor.leave(self)
             del self._members[actor_id]
 
+    def see_off(self, actor_id: str, farewell: Callable[[], Any]) -> Completion[Any]:
+        """As `release_member`, and run `farewell()` as lifecycle work: with room or without, since members are let in.
+
+        `ShuttingDown` after `close`; it is released all the same.
+        """
+        return self._lane.run(self._see_off, actor_id, farewell)
+
+    def _see_off(self, actor_id: str, farewell: Callable[[], Any]) -> Completion[Any]:
+        self._members.pop(actor_id, None)
+        self._check_open()
+        return self._spot.enqueue_lifecycle_anyway(farewell)
+
     # -- asking, closing --------------------------------------------------------------------------------------------
 
     def check_wait(self, completion: Completion[Any] | None, how: Wait) -> None:
