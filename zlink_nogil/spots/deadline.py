@@ -80,5 +80,11 @@ class TimedTurn(SubmittedTurn):
         """It was refused."""
         self._alarm.cancel()
 
+    def begin(self) -> Any:
+        if self.completion.done():
+            raise too_late()  # told already
+        return super().begin()
+
     def _interrupt(self, canceller: Callable[[], bool], _: object) -> None:
-        canceller()  # False, and nothing done, when the work is what ended it
+        if hasattr(self, "lane"):  # else it is not in the queue yet, and does not begin when it is
+            canceller()  # False, and nothing done, when the work is what ended it
