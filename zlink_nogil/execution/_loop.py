@@ -12,6 +12,7 @@ Ownership
     under `_gate`        everything, but for
     the draining thread  the lanes' `finished_*` counters (whoever drains adds; admission reads, a stale value only
                          refuses earlier), `_moving`, and the turn that runs
+    `_stranded`          set once, by whoever finds the pool closed
     `_head`, `outer`, `group`   whoever moved the queue to SCHEDULED or DRAINING; one thread at a time
 """
 
@@ -74,6 +75,7 @@ class Loop(ABC):
         "_shared",
         "_since",
         "_state",
+        "_stranded",
         "group",
         "name",
         "outer",
@@ -101,11 +103,16 @@ class Loop(ABC):
         self._state = QueueState.IDLE
         self._closed = False
         self._expired = False
+        self._stranded = False
         self._quiet: list[Completion[None]] = []
 
     @abstractmethod
     def expire(self) -> None:
         """End what has not begun, and interrupt what waits."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Interrupt what waits."""
 
     def _shutting_down(self) -> ShuttingDown:
         return ShuttingDown(f"queue {self.name!r} is shutting down")
@@ -143,6 +150,7 @@ class Loop(ABC):
             else:
                 self._head.queue.resume_head(self._head)
         elif not self._pool.submit(self, self._home):
+            self._stranded = True
             self.expire()  # the pool is closed: what has not begun never will
             self._pool.run_late(self._run_out)
 
@@ -300,7 +308,8 @@ class Loop(ABC):
 
     def run_head(self, head: Head) -> Suspension | None:
         """By the outer queue, on its turn: one step of this queue's next turn. Returns as `Item.advance` does."""
-        if head.queue._expired:  # the pool is closed
+        if head.queue._stranded:  # the pool is closed
+            self._stranded = True
             self.expire()
         interruption: BaseException | None = None
         with self._gate:

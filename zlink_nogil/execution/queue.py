@@ -75,7 +75,7 @@ class SerialExecutionQueue(Loop):
         return self._submit(work, 0, self._lines.lifecycle)
 
     def enqueue_lifecycle_anyway(self, work: Callable[[], Any]) -> Completion[Any]:
-        """As `enqueue_lifecycle`, with room or without: for what may not be refused and whose number something else bounds."""
+        """As `enqueue_lifecycle`, with room or without: for what may not be refused; something else bounds its number."""
         turn = self._make(work, 0)
         with self._gate:
             if self._closed:
@@ -270,7 +270,18 @@ class SerialExecutionQueue(Loop):
         if any(resumed):
             self._schedule()
         for queue in inner:
-            queue.expire()
+            if self._stranded:
+                queue.expire()
+            else:
+                queue.interrupt()
+
+    def interrupt(self) -> None:
+        """By the outer queue, whose time is over: its turn is needed; this queue goes on when it gets others."""
+        with self._gate:
+            suspended = [item for item in self._suspended() if item.state is TurnState.SUSPENDED]
+            resumed = [self._notify(item, self._shutting_down()) for item in suspended]
+        if any(resumed):
+            self._schedule()
 
     def _suspended(self) -> list[Item]:
         """Under the gate: what waits, with the turn or without."""

@@ -21,7 +21,7 @@ from zlink_nogil.spots.directory import Directory
 from zlink_nogil.spots.entry import Entry, EntryState, call_hook
 from zlink_nogil.spots.handlers import OwnerType
 from zlink_nogil.spots.message import Message
-from zlink_nogil.spots.moves import move
+from zlink_nogil.spots.moves import let_go, move
 from zlink_nogil.spots.names import check_id
 from zlink_nogil.spots.refs import ActorRef, SpotRef
 from zlink_nogil.spots.snapshot import ActorInspection, ActorStateSnapshot
@@ -56,13 +56,12 @@ class ActorEntry(Entry):
 
     async def activate(self) -> None:
         await super().activate()
-        if self._first_spot is None:
-            return
-        try:
+        if self._first_spot is not None:
             await self.move_to(self._first_spot)
-        except BaseException:  # also when it is cancelled after it has come in
-            await move(self, None)
-            raise
+
+    async def deactivate(self) -> None:
+        await move(self, None)
+        await super().deactivate()
 
     def begin(self) -> None:
         """An Actor does nothing by itself."""
@@ -91,7 +90,10 @@ class ActorEntry(Entry):
         await move(self, None if spot_id is None else self._directory.spots.entry(spot_id))
 
     async def end(self, timeout: float) -> None:
-        await self.executor.end(timeout, self._finish)
+        try:
+            await self.executor.end(timeout, self._finish)
+        finally:
+            let_go(self)  # if something of it still runs
 
     async def _finish(self) -> None:
         await move(self, None)
@@ -193,7 +195,7 @@ class Actors(Directory[ActorEntry]):
             spot.members.pop(actor_id, None)
             return spot.accepted
         try:
-            return entry.executor.execute_lifecycle(functools.partial(_leave_if_there, entry, spot))
+            return entry.executor.send_away(functools.partial(_leave_if_there, entry, spot))
         except ShuttingDown:  # it closes: that is a way of leaving, too
             return entry.ended
 
@@ -210,3 +212,5 @@ async def _all_over(completions: list[Completion[Any]]) -> None:
 async def _leave_if_there(entry: ActorEntry, spot: SpotEntry) -> None:
     if entry.spot is spot:
         await move(entry, None)
+    else:  # on its way out, or gone
+        spot.members.pop(entry.owner_id, None)

@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import (
     AlreadyExists,
     Cancelled,
+    DeadlineExceeded,
     InvalidOperation,
     NotConfigured,
     NotFound,
@@ -109,12 +111,15 @@ class Directory[E: Entry]:
     def _create(self, wanted: _Creation[E], how: Wait | None) -> Completion[Any]:
         entry, mine = self._lane.run(self._claim, wanted)
         if mine:
-            spawn(self._open(entry, wanted.timeout), pool=self.pool())
-        elif entry.state is EntryState.CLOSING or entry.state is EntryState.CLOSED:
-            if how is not None and entry.executor.is_current():
-                raise InvalidOperation(f"{how.value} on a turn of {entry.label} would wait for itself: for its successor")
-            return spawn(self._create_after(entry, wanted), pool=self.pool())
-        return entry.opened
+            entry.opening = spawn(self._open(entry, wanted.timeout), pool=self.pool())
+            return entry.opened
+        if entry.opened.done() and entry.state is EntryState.OPEN:
+            return entry.opened
+        if how is not None and entry.executor.is_current():
+            raise InvalidOperation(
+                f"{how.value} on a turn of {entry.label} would wait for itself: for its creation, or its successor's"
+            )
+        return spawn(self._create_after(entry, wanted), pool=self.pool())
 
     def _claim(self, wanted: _Creation[E]) -> tuple[E, bool]:
         debug_assert_on_lane(self._lane)
@@ -138,23 +143,56 @@ class Directory[E: Entry]:
             raise ShuttingDown("the host is shutting down")
 
     async def _create_after(self, entry: E, wanted: _Creation[E]) -> Any:
-        """In a task: when the present one has ended."""
+        """In a task: when the present one has opened, or ended. Its deadline and cancellation are this caller's own."""
+        deadline = _sync.monotonic() + wanted.timeout
+        if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
+            await within(wanted.timeout, end_of(entry.opened))
+            if entry.opened.cancelled():
+                raise ShuttingDown("the creation was cancelled")
+            return entry.opened.outcome()
         await within(wanted.timeout, end_of(entry.ended))
-        return await self._create(wanted, None)
+        return await within(max(0.0, deadline - _sync.monotonic()), self._create(wanted, None))
 
     async def _open(self, entry: E, timeout: float) -> None:
         """In a task, once per entry."""
+        activation: Completion[None] | None = None
         try:
-            await within(timeout, entry.executor.execute_lifecycle(entry.activate))
-        except BaseException as error:
-            entry.abandon()
-            self._lane.run(self._remove, entry)
-            entry.opened.fail(ShuttingDown("the creation was cancelled") if isinstance(error, Cancelled) else error)
-            entry.ended.succeed(None)
+            activation = entry.executor.execute_lifecycle(functools.partial(self._activate, entry))
+            await within(timeout, end_of(activation))
+            error = activation.exception()
+            if isinstance(error, Cancelled):
+                error = ShuttingDown("the creation was cancelled")
+        except BaseException as raised:
+            error = raised
+        if not self._lane.run(self._give_up, entry):
+            entry.begin()
+            entry.opened.succeed(entry.ref)
             return
-        self._lane.run(entry.move, EntryState.OPEN)
-        entry.begin()
-        entry.opened.succeed(entry.ref)
+        assert error is not None, "an activation without an error opens it"
+        entry.opened.fail(error)
+        if activation is not None:
+            activation.cancel()
+            await end_of(activation)
+        entry.abandon()
+        self._lane.run(self._remove, entry)
+        entry.ended.succeed(None)
+
+    async def _activate(self, entry: E) -> None:
+        """On the owner's first turn: at its end it is decided whether there is one."""
+        try:
+            await entry.activate()
+            self._lane.run(entry.move, EntryState.OPEN)  # raises when it was given up
+        except BaseException:
+            await entry.deactivate()
+            raise
+
+    def _give_up(self, entry: E) -> bool:
+        """False when the creation is over, and well."""
+        debug_assert_on_lane(self._lane)
+        if entry.state is not EntryState.CREATING:
+            return False
+        entry.move(EntryState.CLOSING)
+        return True
 
     def _remove(self, entry: E) -> None:
         debug_assert_on_lane(self._lane)
@@ -280,15 +318,26 @@ class Directory[E: Entry]:
             entry.ended.fail(error)
 
     async def end_all(self, timeout: float) -> list[BaseException]:
-        """By the host, in a task, after `refuse_creations`: close everything; returns what went wrong."""
+        """By the host, in a task, after `refuse_creations`: close everything; returns what went wrong.
+
+        A creation has `timeout` seconds, a close three times that: for what was accepted, for what had to be interrupted,
+        and for `on_close`.
+        """
+        deadline = _sync.monotonic() + timeout
         entries = list(self._entries.values())
-        for entry in entries:
-            await end_of(entry.opened)
+        for entry in sorted(entries, key=lambda entry: entry.state is EntryState.CREATING):
+            if not await _over(entry.opened, deadline):
+                entry.opened.cancel()
+                await end_of(entry.opened)
             if self._lane.run(self._begin_close, entry):
                 spawn(self._end(entry, timeout), pool=self.pool())
+        errors: list[BaseException] = []
         for entry in entries:
-            await end_of(entry.ended)
-        return [error for entry in entries if (error := entry.ended.exception()) is not None]
+            if not await _over(entry.ended, deadline + 3 * timeout):
+                errors.append(DeadlineExceeded(f"{entry.label} has not ended"))
+            elif (error := entry.ended.exception()) is not None:
+                errors.append(error)
+        return errors
 
     def refuse_creations(self) -> None:
         """By the host."""
@@ -312,3 +361,13 @@ class Directory[E: Entry]:
 
     def entries(self) -> list[E]:
         return list(self._entries.values())
+
+
+async def _over(completion: Completion[Any], deadline: float) -> bool:
+    """Wait until it has ended, or the time has come."""
+    if not completion.done():
+        try:
+            await within(max(0.0, deadline - _sync.monotonic()), end_of(completion))
+        except DeadlineExceeded:
+            return False
+    return True

@@ -6,8 +6,9 @@ Guarantees
 
 Ownership
     `state`                    on the directory's lane
-    `owner`                    set once, on the first turn
-    `registration`           replaced on the directory's lane; read by anybody, one look
+    `owner`                    set on the first turn, and taken back there when the creation fails
+    `registration`             replaced on the directory's lane; read by anybody, one look
+    `opening`                  set once, by who creates it, before anybody else sees `opened`
     `opened`, `ended`          completions
     the rest                   read-only
 """
@@ -40,7 +41,7 @@ class EntryState(Enum):
 _TRANSITIONS = frozenset(
     {
         (EntryState.CREATING, EntryState.OPEN),
-        (EntryState.CREATING, EntryState.CLOSED),  # the creation failed
+        (EntryState.CREATING, EntryState.CLOSING),  # the creation failed, or was given up
         (EntryState.OPEN, EntryState.CLOSING),
         (EntryState.CLOSING, EntryState.CLOSED),
     }
@@ -65,7 +66,8 @@ class Entry(ABC):
         self.ref = ref
         self.owner: Any = None
         self.state = EntryState.CREATING
-        self.opened: Completion[Any] = Completion(pool)
+        self.opening: Completion[None] | None = None
+        self.opened: Completion[Any] = Completion(pool, canceller=self._cancel_opening)
         self.ended: Completion[None] = Completion(pool, canceller=_never, on_wait=self._check_end)
         self.accepted: Completion[None] = Completion(pool)
         self.accepted.succeed(None)
@@ -75,6 +77,9 @@ class Entry(ABC):
         if (self.state, state) not in _TRANSITIONS:
             raise InvalidOperation(f"{self.label} is {self.state.name.lower()} and cannot become {state.name.lower()}")
         self.state = state
+
+    def _cancel_opening(self) -> bool:
+        return self.opening is not None and self.opening.cancel()
 
     def _check_end(self, completion: Completion[Any], how: Wait) -> None:  # noqa: ARG002 - the end needs every turn
         if how is not Wait.OVER and self.executor.is_current():
@@ -88,6 +93,10 @@ class Entry(ABC):
         self.bind(owner)
         await call_hook(owner.on_create)
         self.owner = owner
+
+    async def deactivate(self) -> None:
+        """On the same turn: the creation failed, in there or since."""
+        self.owner = None
 
     @abstractmethod
     def bind(self, owner: Any) -> None:

@@ -6,8 +6,9 @@ Order, on the Actor's turn, so that none of its messages runs meanwhile
 
 Guarantees
     A move that fails before step 3 changes nothing: what was under way at the new Spot is cancelled, or undone there by its
-    `on_leave`, and over before the Actor's next message, but if the Actor's own time is over. After it the Actor is a member there, whatever the leaving hooks do:
-    what they raise is logged. A shared gate is given back while another Spot is waited for; the Actor's queue is kept.
+    `on_leave`, and over before the Actor's next message (but if the Actor is closing and has no time left). After step 3
+    the Actor is a member there, whatever the leaving hooks do: what they raise is logged. A shared gate is given back while
+    another Spot is waited for; the Actor's queue is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from zlink_nogil.spots.actors import ActorEntry
     from zlink_nogil.spots.spots import SpotEntry
 
-__all__ = ["move"]
+__all__ = ["let_go", "move"]
 
 _log = logging.getLogger("zlink_nogil.spots")
 
@@ -120,6 +121,17 @@ async def _logged(actor: ActorEntry, hook: Any, argument: Any) -> None:
 
 async def _waits(actor: ActorEntry, completion: Completion[Any]) -> None:
     await (completion.yield_() if actor.executor.may_yield() else completion)
+
+
+def let_go(actor: ActorEntry) -> None:
+    """Off its turn: an Actor that could not be closed in time is a member nowhere."""
+    source = actor.spot
+    if source is not None:
+        actor.publish(None)
+        try:
+            source.executor.see_off(actor.owner_id, lambda: _on_leave(actor, source))
+        except ShuttingDown:
+            source.members.pop(actor.owner_id, None)
 
 
 async def _end(actor: ActorEntry, completion: Completion[Any]) -> None:
