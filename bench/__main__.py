@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from bench import report
+from bench.actors import ROWS as ACTORS
 from bench.measure import Cell, Plan, Void
 from bench.scheduler import CELLS as SCHEDULER
 
@@ -20,15 +22,28 @@ def main() -> None:
     """Measure, interleaved with baselines, and say on what."""
 
 
+RUNS = click.option(
+    "--runs", default=3, show_default=True, type=click.IntRange(1), help="Rounds of the rows, which take turns."
+)
+ROWS = click.option("--rows", multiple=True, metavar="CELL ...", help="Only these cells; all by default.")
+MORE = click.argument("more", nargs=-1, metavar="[CELL]...")
+WORKERS = click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Threads of every pool.")
+SCALE = click.option(
+    "--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Times all sizes."
+)
+JSON = click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there.")
+ALLOW_GIL = click.option("--allow-gil", is_flag=True, help="Measure with the GIL on, too.")
+
+
 @main.command()
-@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Rounds, after one to warm up.")
-@click.option("--rows", multiple=True, metavar="CELL ...", help="Only these cells; all by default.")
-@click.argument("more", nargs=-1, metavar="[CELL]...")
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Threads of every pool.")
-@click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Times all sizes.")
+@RUNS
+@ROWS
+@MORE
+@WORKERS
+@SCALE
 @click.option("--sleepers", default=1_000_000, show_default=True, type=click.IntRange(100), help="Of sleeping_memory.")
-@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there.")
-@click.option("--allow-gil", is_flag=True, help="Measure with the GIL on, too.")
+@JSON
+@ALLOW_GIL
 def scheduler(
     runs: int,
     rows: tuple[str, ...],
@@ -40,23 +55,52 @@ def scheduler(
     allow_gil: bool,
 ) -> None:
     """Spawning, waking, scaling, sleeping."""
+    cells = {name: partial(_one, cell) for name, cell in SCHEDULER.items()}
+    run("scheduler", cells, [*rows, *more], Plan(runs, workers, scale, sleepers), file, allow_gil)
+
+
+def _one(cell: Callable[[Plan], Cell], plan: Plan) -> list[Cell]:
+    return [cell(plan)]
+
+
+@main.command()
+@RUNS
+@ROWS
+@MORE
+@WORKERS
+@SCALE
+@JSON
+@ALLOW_GIL
+def actors(
+    runs: int,
+    rows: tuple[str, ...],
+    more: tuple[str, ...],
+    workers: int,
+    scale: float,
+    file: Path | None,
+    allow_gil: bool,
+) -> None:
+    """Messages to actors, answers, memory, threads; next to Pykka."""
+    run("actors", ACTORS, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
+
+
+type Cells = Mapping[str, Callable[[Plan], list[Cell]]]
+"""What can be measured, by name; some take several cells at a time."""
+
+
+def run(title: str, cells: Cells, chosen: list[str], plan: Plan, file: Path | None, allow_gil: bool) -> None:
+    """Measure, show, write; exit code 1 when a cell is void."""
     if sys._is_gil_enabled() and not allow_gil:
         raise click.ClickException("the GIL is on, so threads take turns; PYTHON_GIL=0 on python3.13t, or --allow-gil")
-    names = [*rows, *more] or list(SCHEDULER)
-    if unknown := [name for name in names if name not in SCHEDULER]:
-        raise click.UsageError(f"no such cell: {', '.join(unknown)}; there are {', '.join(SCHEDULER)}")
-    run("scheduler", SCHEDULER, names, Plan(runs, workers, scale, sleepers), file)
-
-
-def run(title: str, cells: Mapping[str, Callable[[Plan], Cell]], names: list[str], plan: Plan, file: Path | None) -> None:
-    """Measure, show, write; exit code 1 when a cell is void."""
+    if unknown := [name for name in chosen if name not in cells]:
+        raise click.UsageError(f"no such cell: {', '.join(unknown)}; there are {', '.join(cells)}")
     where = report.environment(plan)
     console = Console(stderr=True)
     measured: list[Cell] = []
-    for name in names:
+    for name in chosen or cells:
         console.print(f"{name} ...", highlight=False)
         try:
-            measured.append(cells[name](plan))
+            measured += cells[name](plan)
         except Void as reason:
             measured.append(Cell(name, 0, void=str(reason)))
     report.show(title, where, measured, Console(width=None if sys.stdout.isatty() else 120))

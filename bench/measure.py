@@ -54,13 +54,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class Cell:
-    """`figures` are what is published; `rows` is what they were made from (seconds a run, of `items` each)."""
+    """`figures` are what is published; `rows` is what they were made from (seconds a run, of `items` each).
+
+    `labels` say to a program what the cell is, where a name is not enough.
+    """
 
     name: str
     items: int
     rows: Mapping[str, Samples] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     void: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spread(self) -> float:

@@ -97,10 +97,11 @@ def write(path: Path, where: dict[str, Any], cells: Sequence[Cell]) -> None:
 
 def _as_json(cell: Cell) -> dict[str, Any]:
     if cell.void is not None:
-        return {"name": cell.name, "void": cell.void}
+        return {"name": cell.name, **cell.labels, "void": cell.void}
     rows = {name: {"seconds": list(taken.taken), "spread": taken.spread} for name, taken in cell.rows.items()}
     return {
         "name": cell.name,
+        **cell.labels,
         **cell.figures,
         "spread": cell.spread,
         "noisy": cell.noisy,

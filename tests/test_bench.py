@@ -13,6 +13,10 @@ from children import run
 from click.testing import CliRunner
 
 from bench.__main__ import main
+from bench.actors import ROWS, rows
+from bench.actors import run as actors_run
+from bench.actors.pykka_actors import PykkaActors
+from bench.actors.run import PEERS
 from bench.measure import Plan, Void, compare
 from bench.scheduler import CELLS, spawning
 from bench.scheduler.waking import _until
@@ -34,6 +38,11 @@ NAMED = {
 
 def bench(*arguments: str | Path, **changes: str | None) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", "bench", "scheduler", *arguments, cwd=ROOT, **{"PYTHON_GIL": GIL, **changes})
+
+
+def bench_actors(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    arguments = ("--runs", "1", "--allow-gil", *arguments)
+    return run(sys.executable, "-m", "bench", "actors", *arguments, cwd=ROOT, **{"PYTHON_GIL": GIL})
 
 
 def test_every_cell_does_its_job_and_is_written_down(tmp_path: Path) -> None:
@@ -101,3 +110,43 @@ def test_a_task_that_never_comes_is_void_not_a_hang() -> None:
 def test_a_plan_scales_but_not_to_nothing() -> None:
     plan = Plan(runs=1, workers=1, scale=0.001, sleepers=100)
     assert (plan.count(20_000), plan.count(10)) == (20, 2)
+
+
+def test_actors_get_everything_whoever_runs_them(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    rows = ("tell_1", "tell_100", "ask_100", "ask_serial_1", "idle_1000")
+    done = bench_actors("--scale", "0.005", "--json", file, "--rows", *rows)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = {(cell["row"], cell["peer"]): cell for cell in json.loads(file.read_text())["cells"]}
+    assert cells.keys() == {(row, peer) for row in rows for peer in PEERS}
+    assert set(rows) < set(ROWS)
+    for (row, peer), cell in cells.items():
+        assert all(cell[figure] > 0 for figure in ("per_second", "ratio_pykka", "threads")), cell
+        assert cell["spread"] == 0
+        assert (cell["ratio_pykka"] == 1) == (peer == "pykka")
+        assert ("bytes_per_actor" in cell) == (row == "idle_1000")
+        assert f"RESULT {row}/{peer} " in done.stdout
+    assert cells["idle_1000", "pykka"]["threads"] >= 1_000 > 10 > cells["idle_1000", "zlink"]["threads"]
+
+
+def test_an_actor_that_loses_a_message_makes_its_peer_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(self: PykkaActors, first: int, rounds: int, window: int) -> int:  # noqa: ARG001
+        return 0
+
+    monkeypatch.setattr(PykkaActors, "ask", lose)
+    monkeypatch.setattr(actors_run, "PATIENCE", 0.01)
+    with pytest.raises(TimeoutError, match="2 actors did not get everything"):
+        actors_run.measured("ask", "pykka", actors=2, rounds=1, workers=1)
+
+
+def test_a_void_peer_leaves_the_others_their_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(row: rows.Row, peer: str, rounds: int, workers: int) -> actors_run.Figures:  # noqa: ARG001
+        if peer == "pykka":
+            raise Void("lost")
+        return actors_run.Figures(2.0, 3, 4.0)
+
+    monkeypatch.setattr(rows, "_run", one)
+    cells = {cell.labels["peer"]: cell for cell in ROWS["tell_1"](Plan(runs=2, workers=1, scale=1, sleepers=0))}
+    assert cells["pykka"].void == "lost"
+    assert cells["zlink"].void is None
+    assert cells["zlink"].figures == {"per_second": 100_000, "threads": 3}
