@@ -131,7 +131,7 @@ def books(host: Host, mesh: Mesh) -> dict[str, int]:
     """What must be zero when nothing is going on; the calling turn itself is on a node handler's owner."""
     node = mesh._running()
     counts = mesh.statistics()
-    queues = {owner: queue for owner, queue in list(node.owners._queues.items()) if owner[0]}
+    queues = {owner: queue for owner, queue in node.owners._queues.items() if owner[0]}
     return {
         "permits taken": host._permits.most - host._permits.free(),
         "slots taken": host._slots.taken(),

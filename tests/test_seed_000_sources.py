@@ -225,6 +225,7 @@ def test_what_ends_a_wait_only_puts_the_turn_in_its_line():
         "Loop.resume_head",
         "Loop.hold_head",
         "SerialExecutionQueue.expire",
+        "SerialExecutionQueue.interrupt",
         "SerialExecutionQueue.cancel",
     }
     scheduling = ast.unparse(function("execution/_loop.py", "Loop", "_schedule"))

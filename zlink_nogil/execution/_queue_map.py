@@ -42,6 +42,9 @@ class QueueMap[K]:
     def all(self) -> list[SerialExecutionQueue]:
         return list(self._queues.values())
 
+    def items(self) -> list[tuple[K, SerialExecutionQueue]]:
+        return list(self._queues.items())
+
     def empty(self) -> list[SerialExecutionQueue]:
         queues, self._queues = self.all(), {}
         return queues

@@ -278,9 +278,9 @@ class SerialExecutionQueue(Loop):
     def interrupt(self) -> None:
         """By the outer queue, whose time is over: its turn is needed; this queue goes on when it gets others."""
         with self._gate:
-            suspended = [item for item in self._suspended() if item.state is TurnState.SUSPENDED]
-            resumed = [self._notify(item, self._shutting_down()) for item in suspended]
-        if any(resumed):
+            held = self._held
+            resumed = held is not None and held.state is TurnState.SUSPENDED and self._notify(held, self._shutting_down())
+        if resumed:
             self._schedule()
 
     def _suspended(self) -> list[Item]:

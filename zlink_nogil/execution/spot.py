@@ -166,6 +166,7 @@ class SpotSerialExecutor:
         return self._lane.run(self._see_off, actor_id, farewell)
 
     def _see_off(self, actor_id: str, farewell: Callable[[], Any]) -> Completion[Any]:
+        debug_assert_on_lane(self._lane)
         self._members.pop(actor_id, None)
         self._check_open()
         return self._spot.enqueue_lifecycle_anyway(farewell)
@@ -191,20 +192,23 @@ class SpotSerialExecutor:
         After `timeout` seconds what has not begun ends as `ShuttingDown`, what waits gets it at its `await`;
         `DeadlineExceeded` if something still runs `timeout` seconds after that. On a turn of this Spot it only marks it.
         """
-        queues = self.refuse_new()
+        queues = [*self.refuse_new(), *self._lane.run(self._refuse_members)]
         if not self.is_current():
             close_together(queues, timeout)
 
+    def _refuse_members(self) -> list[SerialExecutionQueue]:
+        debug_assert_on_lane(self._lane)
+        return [member.refuse_new() for member in self._members.values()]
+
     def refuse_new(self) -> list[SerialExecutionQueue]:
-        """Mark the Spot closed and empty the maps; returns the queues that have to end."""
+        """Mark the Spot closed and empty the maps; returns the queues that have to end, without the members'."""
         return self._lane.run(self._refuse_new)
 
     def _refuse_new(self) -> list[SerialExecutionQueue]:
         debug_assert_on_lane(self._lane)
         if not self._closed:
             self._closed = True
-            members = [member.refuse_new() for member in self._members.values()]
-            self._ending = [*members, *self._actors.empty(), *self._timers.empty(), self._spot]
+            self._ending = [*self._actors.empty(), *self._timers.empty(), self._spot]
             for queue in self._ending:
                 queue.refuse_new()
         return self._ending
@@ -215,5 +219,5 @@ class SpotSerialExecutor:
             queue.expire()
 
     async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
-        """In a task: as `close`, and then run `final()` on the Spot's queue. Once."""
+        """In a task: as `close`, but members go on elsewhere; then run `final()` on the Spot's queue. Once."""
         await end_together(self.refuse_new(), timeout, self._spot, final)
