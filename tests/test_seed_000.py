@@ -15,6 +15,7 @@ import pytest
 from spots import MODES, Clock, Execute, Stage, Work, entries, let_others_run, missing, named_tests, policy, refused
 from support import PATIENCE
 
+from zlink_nogil import Actor, Host
 from zlink_nogil.errors import CapacityExceeded, InvalidOperation
 from zlink_nogil.execution import (
     ActorSerialExecutor,
@@ -26,6 +27,7 @@ from zlink_nogil.execution import (
     SpotWide,
 )
 from zlink_nogil.scheduler import Completion, WorkerPool
+from zlink_nogil.spots import ActorStateSnapshot, MessageContext
 
 BULLETS = {
     "submission: nobody can say on which queue a handler or callback runs": "test_no_way_to_name_a_queue",
@@ -251,10 +253,26 @@ def test_spot_wide_a_yielded_actors_next_record_waits(pool):
 # -- state, re-entry, equality --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skip(reason="GAP: ActorStateSnapshot is built in zlink_nogil.spots, which is not there yet")
+class Member(Actor):
+    def on_event(self, change: threading.Event, ctx: MessageContext) -> list[ActorStateSnapshot | None]:
+        seen = [ctx.actor]
+        self.actors.update(self.actor_id, {"name": "new"})  # as if another thread did, in the middle
+        change.set()
+        return [*seen, ctx.actor]
+
+
 def test_one_message_sees_one_state_of_its_actor():
-    """To do with it: register an Actor with a context and a type; in the middle of one message replace all three from
-    another thread; what the rest of that message sees are the three from before, what the next one sees the new three."""
+    host, changed = Host(workers=1), threading.Event()
+    host.actors.register(Member)
+    with host:
+        member = host.actors.create("Member", "ann").result(PATIENCE)
+        host.actors.update("ann", {"name": "old"})
+        before, after = member.request(changed, name="Event", reply=list).result(PATIENCE)
+        assert changed.is_set()
+        assert before is after
+        assert before == ActorStateSnapshot("ann", "Member", None, {"name": "old"})
+        next_before, next_after = member.request(changed, name="Event", reply=list).result(PATIENCE)
+        assert next_before == next_after == ActorStateSnapshot("ann", "Member", None, {"name": "new"})
 
 
 def coordinators(pool: WorkerPool) -> list[Any]:
