@@ -202,15 +202,20 @@ def test_a_reservation_is_kept_while_it_has_yielded(pool, reply):
     stage.at_rest()
 
 
-def test_a_head_that_found_no_room_takes_its_turn_before_what_is_submitted_later(pool, reply):
+def test_heads_that_find_no_room_go_on_in_order_when_only_turns_that_wait_have_it(pool, reply):
     stage = Stage(pool, SpotWide, items=1)
     stage.spot.execute_spot(stage.waits("spot", reply))
-    stage.actor("a", "a")
-    stage.actor("b", "b")
     let_others_run(pool)
-    assert stage.seen == ["spot begins"], "accepted, and without room in the Spot's queue"
+    gate = stage.hold_actor("a")
+    for actor in ("b", "a", "c"):
+        stage.actor(actor, f"{actor} again" if actor == "a" else actor)
+    with pytest.raises(CapacityExceeded):
+        stage.spot.execute_spot(refused)
+    gate.open()
+    let_others_run(pool)
+    assert stage.seen == ["spot begins", "b", "c", "a again"]
     reply.succeed(1)
-    assert stage.let_go() == ["spot begins", "spot goes on", "a", "b"]
+    assert stage.let_go()[-1] == "spot goes on"
 
 
 def test_what_is_submitted_does_not_slip_in_before_a_head_that_waits_for_room(pool):
@@ -230,6 +235,22 @@ def test_what_is_submitted_does_not_slip_in_before_a_head_that_waits_for_room(po
     with pytest.raises(CapacityExceeded):
         stage.spot.execute_spot(refused, SlowToAdd(0))
     assert stage.let_go() == ["the head that waits"]
+
+
+def test_yielding_for_an_actor_whose_head_finds_no_room_does_not_hang(pool):
+    """All the room of the Spot's queue is taken by turns that wait for others of that Spot."""
+    stage = Stage(pool, SpotWide, items=1)
+
+    def asks(actor: str, answer: Work) -> Work:
+        async def handler() -> Any:
+            return await stage.spot.execute_actor(actor, answer).yield_()
+
+        return handler
+
+    chain = asks("b", asks("c", asks("d", lambda: "d's answer")))
+    assert stage.spot.execute_actor("a", chain).result(PATIENCE) == "d's answer"
+    assert stage.spot.execute_spot(chain).result(PATIENCE) == "d's answer"
+    stage.at_rest()
 
 
 # -- how it ends ----------------------------------------------------------------------------------------------------

@@ -77,6 +77,15 @@ class Lines:
             self.application.reserve_anyway(head.cost)
             self.application.waiting.append(head)
 
+    def let_a_head_in(self) -> bool:
+        """All the room is taken by turns that wait, perhaps for that head's Actor: it goes on without room."""
+        if not self.heads:
+            return False
+        head = self.heads.pop(0)
+        self.application.reserve_anyway(head.cost)
+        self.application.waiting.append(head)
+        return True
+
     def unstarted(self) -> list[Turn]:
         """What has not begun, but for the heads of other queues and the final turn, which runs in any case."""
         lines = (self.barrier, self.lifecycle.waiting, self.application.waiting)

@@ -193,7 +193,10 @@ class Loop(ABC):
         if held is not None:
             return held if held.state is TurnState.NOTIFIED else None
         self._lines.let_heads_in()
-        return self._lines.next(alone=not self._away)
+        item = self._lines.next(alone=not self._away)
+        if item is None and self._lines.let_a_head_in():
+            item = self._lines.next(alone=False)
+        return item
 
     def _take(self, item: Item, since: float) -> None:
         """Under the gate: remove what `_next` found and mark it running."""
@@ -290,12 +293,13 @@ class Loop(ABC):
     # -- an Actor's queue and its Spot's ------------------------------------------------------------------------------
 
     def put_head(self, head: Head) -> None:
-        """By the inner queue, which has work: never refused; without room it waits for it, ahead of what is submitted."""
+        """By the inner queue, which has work: never refused. Without room it waits, ahead of what is submitted, until there is
+        some or nothing else that could run."""
         head.queue, head.lane, head.cost = self, self._lines.application, self.policy.fixed_work_byte_cost
         with self._gate:
             self._lines.heads.append(head)
             self._lines.let_heads_in()
-            start = bool(head.lane.waiting) and self._wake()
+            start = self._wake()
         if start:
             self._schedule()
 
