@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from background import Gate
 from support import PATIENCE, eventually
 
 from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded
 from zlink_nogil.execution import (
     ActorSerialExecutor,
     Entry,
@@ -128,6 +130,13 @@ def joined(stage: Stage, actor_id: str, **limits: Any) -> ActorSerialExecutor:
     actor = ActorSerialExecutor(actor_id, policy=policy(**limits), pool=stage.pool)
     actor.execute_lifecycle(lambda: stage.spot.admit_member(actor_id, actor)).result(PATIENCE)
     return actor
+
+
+def run_out(coordinator: SpotSerialExecutor | ActorSerialExecutor | SessionSerialExecutor) -> None:
+    """Close it with the time over at once, and wait for the end of what is unwound then."""
+    with contextlib.suppress(DeadlineExceeded):
+        coordinator.close(0)
+    coordinator.close(PATIENCE)
 
 
 SHORT = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from background import Background, Gate
-from spots import KINDS, MODES, Stage, entries, joined, let_others_run, policy, refused
+from spots import KINDS, MODES, Stage, entries, joined, let_others_run, policy, refused, run_out
 from support import PATIENCE, eventually, outcome, together
 
 from zlink_nogil import task
@@ -175,7 +176,8 @@ def test_a_handler_that_keeps_its_turn_gets_shutting_down_at_its_await(pool, mod
     execute = joined(stage, "m").execute_actor if kind == "member" else entries(stage.spot)[kind]
     handled = execute(stage.waits("handler", Completion(pool), "await"))
     behind = execute(refused)
-    stage.spot.close(0.05)
+    eventually(lambda: stage.seen, "it has begun")
+    run_out(stage.spot)
     assert [type(outcome(completion)) for completion in (handled, behind)] == [ShuttingDown] * 2
     assert stage.seen == ["handler begins", "handler ShuttingDown"]
 
@@ -207,7 +209,7 @@ def test_closes_at_the_same_time_end_everything_once(pool):
         ]
         for completion in completions:
             completion.add_done_callback(ends.append)
-        seen = together(*[lambda stage=stage: stage.spot.close(0.02)] * 3)
+        seen = together(*[lambda stage=stage: run_out(stage.spot)] * 3)
         assert seen == [None] * 3
         eventually(lambda ends=ends, completions=completions: len(ends) == len(completions), "each callback")
         assert len({id(completion) for completion in ends}) == len(completions)
@@ -237,7 +239,7 @@ def test_close_unwinds_what_a_closed_pool_left_suspended(mode, kind):
         stage = Stage(pool, mode)
         handled = entries(stage.spot)[kind](stage.waits("handler", Completion(pool), "await"))
         let_others_run(pool)
-    stage.spot.close(0.05)
+    run_out(stage.spot)
     assert isinstance(outcome(handled), ShuttingDown)
     assert stage.seen == ["handler begins", "handler ShuttingDown"]
 
@@ -286,8 +288,10 @@ def test_the_final_work_runs_on_an_idle_session_and_needs_no_room(pool):
 
 def test_the_final_work_runs_also_when_the_time_is_over(pool, session):
     ran: list[str] = []
+    begun = threading.Event()
 
     async def waits() -> None:
+        begun.set()
         try:
             await Completion[None](pool)
         finally:
@@ -295,7 +299,8 @@ def test_the_final_work_runs_also_when_the_time_is_over(pool, session):
 
     packet, behind = session.execute_application(waits), session.execute_application(refused)
     final = session.execute_final(lambda: ran.append("final"))
-    session.close(0.05)
+    assert begun.wait(PATIENCE)
+    run_out(session)
     assert [type(outcome(completion)) for completion in (packet, behind)] == [ShuttingDown] * 2
     assert (final.done(), ran) == (True, ["unwound", "final"])
 
@@ -340,15 +345,17 @@ def test_the_end_of_a_spot_runs_its_final_work_once_when_nothing_else_is_left(po
 
 
 def test_the_end_of_an_actor_runs_its_final_work_after_its_time_is_over(pool):
-    actor, ran = ActorSerialExecutor("a", pool=pool), []
+    actor, ran, begun = ActorSerialExecutor("a", pool=pool), [], threading.Event()
 
     async def waits() -> None:
+        begun.set()
         try:
             await Completion[None](pool)
         finally:
             ran.append("unwound")
 
     handled = actor.execute_actor(waits)
-    task.spawn(actor.end(0.05, lambda: ran.append("final")), pool=pool).result(PATIENCE)
+    assert begun.wait(PATIENCE)
+    task.spawn(actor.end(0.5, lambda: ran.append("final")), pool=pool).result(PATIENCE)
     assert isinstance(outcome(handled), ShuttingDown)
     assert ran == ["unwound", "final"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from background import Background, Gate
-from spots import Stage, Work, entries, joined, let_others_run, refused
+from spots import Stage, Work, entries, joined, let_others_run, refused, run_out
 from support import PATIENCE, outcome
 
 from zlink_nogil import task
@@ -305,9 +305,9 @@ def test_when_the_time_of_close_is_over_shutting_down_is_raised_there(pool, stag
     handled = execute(stage.waits("handler", reply))
     let_others_run(pool)
     behind = stage.spot.execute_actor("b", lambda: "ran")
-    stage.spot.close(0.05)
-    assert isinstance(outcome(handled), ShuttingDown)
     assert behind.result(PATIENCE) == "ran"
+    run_out(stage.spot)
+    assert isinstance(outcome(handled), ShuttingDown)
     assert stage.seen == ["handler begins", "handler ShuttingDown"]
     assert reply.succeed("nobody waits for it")
     stage.at_rest()

@@ -225,11 +225,11 @@ class Round:
 
     async def _wait(self, dice: random.Random, number: int) -> None:
         """One wait of a handler: with the turn or without it, for the feeder or for work of an owner."""
-        history, yields = self.history, dice.random() < 0.6
-        awaited = self._something(dice, number, yields)
+        history = self.history
+        awaited = self._something(dice, number)
         catches = dice.random() < 0.3
         try:
-            if yields:
+            if dice.random() < 0.6:
                 await awaited.yield_()
             else:
                 with history.on(*history.gates()):
@@ -244,10 +244,10 @@ class Round:
         with history.on(*history.gates()):
             pass
 
-    def _something(self, dice: random.Random, number: int, yields: bool) -> Completion[Any]:
-        """Who keeps a gate does not wait for a mover, which may come to need it later."""
+    def _something(self, dice: random.Random, number: int) -> Completion[Any]:
+        """Nobody waits for a mover: it may come to need the gate of who waits only later, when it joins that Spot."""
         if dice.random() < 0.2:
-            submitted = self._one(dice, -1 - number, 0, movers=yields)  # an order of its own
+            submitted = self._one(dice, -1 - number, 0, movers=False)  # an order of its own
             if submitted is not None:
                 return submitted
         awaited = Completion[None](self.pool)
