@@ -85,7 +85,7 @@ def test_when_time_is_over() -> None:
     run_random(when_time_is_over)
     run_exhaustive(when_time_is_over, preemptions=1, switches=0)
     run_lines(when_time_is_over, GATE)
-    run_exhaustive(closed_meanwhile, preemptions=1, switches=1)
+    run_exhaustive(closed_meanwhile, preemptions=1, switches=0)
 
 
 def a_final_that_waits(s: Scenario) -> None:

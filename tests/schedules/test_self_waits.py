@@ -251,7 +251,7 @@ def test_no_circle() -> None:
 
 def test_no_circle_with_what_was_given_back() -> None:
     run_random(gave_it_back)
-    run_exhaustive(gave_it_back, preemptions=1, switches=0, lines=WAITS[:2])
+    run_exhaustive(gave_it_back, preemptions=1, switches=0, lines=WAITS[:1])
     run_random(gave_the_gate_back)
     run_exhaustive(gave_the_gate_back, preemptions=1, switches=0)
     run_random(had_nothing_to_give)

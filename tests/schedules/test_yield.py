@@ -157,12 +157,11 @@ def kept_and_out_of_time(s: Scenario) -> None:
     gate = Away(s)
     awaited: Completion[None] = Completion(gate.pool)
     gate.submit(gate.queue.enqueue, "k", gate.kept("k", awaited))
-    s.thread("resumer", gate.at_once, awaited.succeed, None)
-    s.thread("expirer", gate.at_once, gate.queue.expire)
+    s.thread("both", gate.at_once, lambda: (awaited.succeed(None), gate.queue.expire()))
 
 
 def test_closing() -> None:
-    run_exhaustive(kept_and_out_of_time, preemptions=1)
+    run_exhaustive(kept_and_out_of_time, preemptions=1, switches=0)
     run_random(resumed_or_out_of_time)
     run_exhaustive(resumed_or_out_of_time, preemptions=1, switches=0)
     run_lines(resumed_or_out_of_time, GATE)
