@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import AlreadyExists, CapacityExceeded, ShuttingDown
+from zlink_nogil.errors import CapacityExceeded, ShuttingDown
 from zlink_nogil.execution import (
-    ActorSerialExecutor,
     ExecutionLanePolicy,
     PerActor,
     SerialExecutionQueue,
@@ -36,7 +35,6 @@ class Watched:
         limits = ExecutionLanePolicy(**policy)
         self.spot = SpotSerialExecutor("s", mode, policy=limits, pool=self.pool)
         self.spot._actors._first_sweep = self.spot._actors._sweep_at = 1
-        self.members: dict[str, ActorSerialExecutor] = {}
         self.rooms: dict[str, set[int]] = {}
         self.queues: dict[str, list[SerialExecutionQueue]] = {}
         self.submitted: dict[str, Completion[Any]] = {}
@@ -90,30 +88,6 @@ class Watched:
     def close(self, timeout: float = 100.0) -> None:
         self.spot.close(timeout)
         self.over = True
-
-    # -- members
-
-    def join(self, name: str) -> None:
-        """Work of the Actor "a" that makes it a member; it tells whether it is one now."""
-        actor = self.members[name] = ActorSerialExecutor(name, pool=self.pool)
-
-        def joins() -> None:
-            try:
-                self.spot.admit_member(name[0], actor)
-            except AlreadyExists:
-                self.members.pop(name)
-            self.ran.append(f"{name} joins")
-
-        self.give(actor.execute_actor, joins, name=f"{name} joins")
-
-    def leave(self, name: str) -> None:
-        def leaves() -> None:
-            self.spot.release_member(name[0])
-            actor.move_to(None, None)
-            self.ran.append(f"{name} leaves")
-
-        actor = self.members[name]
-        self.give(actor.execute_actor, leaves, name=f"{name} leaves")
 
 
 def sweeping(s: Scenario) -> None:
@@ -273,94 +247,3 @@ def test_closing_with_others() -> None:
     run_random(a_last_word)
     run_random(the_pool_closes)
     run_lines(the_pool_closes, SPOT)
-
-
-def members(s: Scenario, mode: SpotMode) -> None:
-    """An Actor joins and leaves while both its senders and the Spot's give it work: in order, each once."""
-    spot = Watched(s, mode)
-    spot.join("a")
-    actor = spot.members["a"]
-
-    def direct() -> None:
-        for name in ("d1", "d2"):
-            spot.give(actor.execute_actor, lambda name=name: spot.ran.append(name), name=name)
-
-    s.thread("direct", direct)
-    s.thread("spot", spot.own, "s1")
-    s.thread("leaver", lambda: spot.leave("a") if "a" in spot.members else None)
-    s.check("in order, and nothing is lost", lambda: in_order(spot.ran, "d1", "d2") and len(spot.ran) == 5)
-
-
-def members_per_actor(s: Scenario) -> None:
-    members(s, PerActor)
-
-
-def members_spot_wide(s: Scenario) -> None:
-    members(s, SpotWide)
-
-
-def strays(s: Scenario) -> None:
-    """Work by an id that is no member's (yet): a queue of its own, or the member's - but the same id never has two."""
-    spot = Watched(s, PerActor)
-    spot.join("a")
-    busy: list[str] = []
-
-    def run(name: str) -> None:
-        turn = Turn.current
-        assert turn is not None
-        s.expect(not busy, "one turn of an Actor at a time")
-        busy.append(name)
-        s.step()
-        s.expect(isinstance(turn.queue, SerialExecutionQueue) and not turn.queue.retired, "a retired queue runs nothing")
-        busy.remove(name)
-        spot.ran.append(name)
-
-    def send() -> None:
-        for name in ("a1", "a2"):
-            spot.give(spot.spot.execute_actor, "a", lambda name=name: run(name), name=name)
-
-    s.thread("sender", send)
-    s.check("in order, and nothing is lost", lambda: in_order(spot.ran, "a1", "a2") and len(spot.ran) == 3)
-
-
-def comes_and_goes(s: Scenario) -> None:
-    """A stranger's queue makes place for the member's, and a new one takes over when that has left."""
-    spot = Watched(s, SpotWide)
-
-    def one_after_the_other() -> None:
-        spot.actor("a1")
-        spot.submitted["a1"].result()
-        s.sleep(1.0)
-        spot.join("a")
-        spot.submitted["a joins"].result()
-        spot.actor("a2")
-        spot.submitted["a2"].result()
-        s.expect(spot.queues["a"][-1] is spot.members["a"]._queue, "a member has its own queue")
-        spot.leave("a")
-        spot.submitted["a leaves"].result()
-        spot.queues["a"].pop()
-        spot.actor("a3")
-
-    s.thread("caller", one_after_the_other)
-    s.check("nothing was refused", lambda: spot.ran == ["a1", "a joins", "a2", "a leaves", "a3"])
-
-
-def two_of_a_name(s: Scenario) -> None:
-    """Two Actors join by the same id at once: one of them is in."""
-    spot = Watched(s, SpotWide)
-    s.thread("1", spot.join, "a")
-    s.thread("2", spot.join, "aa")
-    s.check("one", lambda: len(spot.members) == 1)
-
-
-def test_members() -> None:
-    run_random(members_per_actor)
-    run_random(members_spot_wide)
-    run_exhaustive(members_spot_wide, preemptions=1, switches=0)
-    run_lines(members_spot_wide, SPOT)
-    run_random(strays)
-    run_exhaustive(strays, preemptions=1, switches=0)
-    run_lines(strays, SPOT)
-    run_random(comes_and_goes, 20)
-    run_random(two_of_a_name, 50)
-    run_exhaustive(two_of_a_name, preemptions=1, switches=0)
