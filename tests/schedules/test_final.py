@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled
 from zlink_nogil.scheduler import Completion
 
@@ -156,6 +157,25 @@ def cancelled_deferral(s: Scenario) -> None:
     s.check("nothing else is lost", lambda: {"first", "deferred too", "a"} <= set(queue.ran))
 
 
+def cancelled_as_the_handler_ends(s: Scenario) -> None:
+    """Withdrawn, or run: it is in the line, or was taken out of it."""
+    queue = Deferring(s)
+    deferred = _sync.Event()
+
+    def defers() -> None:
+        queue.submit(queue.queue.defer_barrier, "deferred")
+        deferred.set()
+        queue.ran.append("first")
+
+    def cancel() -> None:
+        deferred.wait()
+        queue.submitted["deferred"].cancel()
+
+    s.thread("a", lambda: queue.submit(queue.queue.enqueue, "first", defers))
+    s.thread("canceller", cancel)
+    s.check("the handler ended well", lambda: queue.ran[0] == "first")
+
+
 def the_handler_fails(s: Scenario) -> None:
     """Failed or cancelled: what it deferred ends as cancelled, with it."""
     queue = Deferring(s)
@@ -211,6 +231,7 @@ def test_deferred() -> None:
     run_random(cancelled_deferral)
     run_exhaustive(cancelled_deferral, preemptions=1, switches=1)
     run_lines(cancelled_deferral, GATE)
+    run_exhaustive(cancelled_as_the_handler_ends, preemptions=1, switches=0, lines=LOOP[:1])
 
 
 def test_deferred_by_a_handler_that_fails() -> None:
