@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import Cancelled
+from zlink_nogil.errors import Cancelled, InvalidOperation
 from zlink_nogil.scheduler import Completion
 
 from .gates import GATE
@@ -18,7 +18,11 @@ LOOP = GATE[1:4]
 
 
 def final(gate: Watched, name: str) -> None:
-    gate.submit(gate.queue.enqueue_final, name)
+    def run() -> None:
+        gate.s.expect(gate.queue.reserved() == (1, gate.queue.policy.fixed_work_byte_cost), "the last one is alone")
+        gate.ran.append(name)
+
+    gate.submit(gate.queue.enqueue_final, name, run)
 
 
 def last(gate: Watched, *names: str) -> Callable[[], object]:
@@ -41,6 +45,23 @@ def test_accepted_once() -> None:
     run_random(accepted_once)
     run_exhaustive(accepted_once, preemptions=1, switches=0)
     run_lines(accepted_once, GATE)
+    run_random(refused_but_the_last, 10)
+
+
+def refused_but_the_last(s: Scenario) -> None:
+    """New work is refused, on the turn and off it; a final one is not, and nothing is deferred where nobody runs."""
+    gate = Watched(s)
+
+    def one_after_the_other() -> None:
+        gate.queue.refuse_new()
+        gate.enqueue("a")
+        try:
+            gate.queue.defer_barrier(gate.ran.clear)
+        except InvalidOperation:
+            final(gate, "final")
+
+    s.thread("caller", one_after_the_other)
+    s.check("the last one ran", lambda: gate.ran == ["final"] and gate.refused == ["a"])
 
 
 def after_who_is_away(s: Scenario) -> None:
@@ -191,7 +212,7 @@ def it_raises(s: Scenario) -> None:
     queue = Deferring(s)
     s.thread("first", queue.first, None, Cancelled)
     s.thread("a", queue.enqueue, "a")
-    s.check("all of it is cancelled", lambda: queue.outcomes("cancelled") == ["first", "deferred", "deferred too"])
+    s.check("all of it is cancelled", lambda: sorted(queue.outcomes("cancelled")) == ["deferred", "deferred too", "first"])
     s.check("the next one runs", lambda: queue.ran == ["a"])
 
 

@@ -60,6 +60,26 @@ def test_heads_in_a_row() -> None:
     run_random(heads_in_a_row)
     run_exhaustive(heads_in_a_row, preemptions=1)
     run_lines(heads_in_a_row, GATE)
+    run_random(a_big_one_ends, 20)
+
+
+def a_big_one_ends(s: Scenario) -> None:
+    """Its bytes were room for several heads, which all go ahead of what is submitted then."""
+    gate = Gate(s, "a", "b", "c", application_byte_capacity=1024)
+
+    def first() -> None:
+        gate.actor("a1", "b1", "c1")
+        gate.ran.append("first")
+
+    def submits() -> None:
+        gate.submit(gate.queue.enqueue, "later", gate.plain("later"))
+        gate.ran.append("a1")
+
+    plain = gate.plain
+    gate.plain = lambda name: submits if name == "a1" else plain(name)  # type: ignore[method-assign]
+    big = gate.queue.enqueue_with_payload_bytes
+    s.thread("first", lambda: gate.submit(lambda work: big(work, 768), "first", first))
+    s.check("in line", lambda: gate.ran == ["first", "a1", "b1", "c1", "later"])
 
 
 def no_room_for_a_head(s: Scenario) -> None:

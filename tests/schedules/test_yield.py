@@ -195,6 +195,19 @@ def test_nobody_away_is_forgotten() -> None:
     run_lines(nobody_away_is_forgotten, GATE)
 
 
+def looked_at(s: Scenario) -> None:
+    """What is in the queue, at one moment."""
+    gate = Away(s)
+    gate.spot("a", "b")
+
+    def look() -> None:
+        seen = gate.queue.snapshot()
+        s.expect(seen.waiting <= seen.reserved_items <= seen.waiting + 1, "who runs has left the line, and nobody else")
+
+    s.thread("observer", look)
+    s.thread("c", gate.spot, "c")
+
+
 def in_line(s: Scenario) -> None:
     """It goes on behind what waits when its outcome comes, and ahead of what comes later."""
     gate = Away(s)
@@ -283,6 +296,7 @@ def away_then_kept(s: Scenario) -> None:
 
 def test_what_is_given() -> None:
     run_random(in_line, 50)
+    run_exhaustive(looked_at, preemptions=1, switches=0, lines=[GATE[2], GATE[3]])
     run_random(done_already, 50)
     run_exhaustive(nothing_to_give, preemptions=1, switches=0)
     run_random(away_then_kept)
