@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.scheduler import Completion
 from zlink_nogil.spots.owner import Owner
-from zlink_nogil.spots.refs import ActorRef, SpotRef
+from zlink_nogil.spots.refs import ActorRef, SpotRef, spot_id_of
 
 if TYPE_CHECKING:
     from zlink_nogil.spots.actors import ActorEntry
@@ -33,7 +33,7 @@ class Actor(Owner):
 
         A join that fails leaves the Actor where it is; the completion tells, and if nobody looks the log does.
         """
-        return self._entry.defer_move(spot if isinstance(spot, str) else spot.id)
+        return self._entry.defer_move(spot_id_of(spot))
 
     def defer_leave(self) -> Completion[None]:
         """As `defer_join`, to be a member nowhere."""

@@ -22,8 +22,7 @@ from zlink_nogil.spots.entry import Entry, EntryState, call_hook
 from zlink_nogil.spots.handlers import OwnerType
 from zlink_nogil.spots.message import Message
 from zlink_nogil.spots.moves import let_go, move
-from zlink_nogil.spots.names import check_id
-from zlink_nogil.spots.refs import ActorRef, SpotRef
+from zlink_nogil.spots.refs import ActorRef, SpotRef, spot_id_of
 from zlink_nogil.spots.snapshot import ActorInspection, ActorStateSnapshot
 from zlink_nogil.state import debug_assert_on_lane
 
@@ -41,11 +40,11 @@ class ActorEntry(Entry):
     executor: ActorSerialExecutor
     registration: ActorStateSnapshot
 
-    def __init__(self, directory: Actors, first_spot: SpotRef | str | None, owner_type: OwnerType, actor_id: str) -> None:
+    def __init__(self, directory: Actors, first_spot: str | None, owner_type: OwnerType, actor_id: str) -> None:
         pool = directory.pool()
         super().__init__(f"actor {actor_id!r}", actor_id, owner_type, ActorRef(directory, actor_id), pool)
         self._directory = directory
-        self._first_spot = first_spot.id if isinstance(first_spot, SpotRef) else first_spot
+        self._first_spot = first_spot
         self.executor = ActorSerialExecutor(actor_id, policy=directory.policy, pool=pool)
         self.spot: SpotEntry | None = None
         self.registration = ActorStateSnapshot(actor_id, owner_type.type_name, None, {})
@@ -74,8 +73,6 @@ class ActorEntry(Entry):
         self._directory.publish(self, spot)
 
     def defer_move(self, spot_id: str | None) -> Completion[None]:
-        if spot_id is not None:
-            check_id("a spot id", spot_id)
         completion = self.executor.defer(functools.partial(self.move_to, spot_id))
         completion.add_waker(self._log_failure)
         return completion
@@ -125,13 +122,16 @@ class Actors(Directory[ActorEntry]):
         self, type_name: str, actor_id: str, *, spot: SpotRef | str | None = None, timeout: float | None = None
     ) -> Call[ActorRef]:
         """A new Actor, as `Spots.create`. With `spot` it is made a member; a refused join is a failed creation then."""
-        return self._creation(type_name, actor_id, True, timeout, functools.partial(ActorEntry, self, spot))
+        return self._creation(type_name, actor_id, True, timeout, self._maker(spot))
 
     def get_or_create(
         self, type_name: str, actor_id: str, *, spot: SpotRef | str | None = None, timeout: float | None = None
     ) -> Call[ActorRef]:
         """The Actor of that id wherever it is, made now (as a member of `spot`) if there is none."""
-        return self._creation(type_name, actor_id, False, timeout, functools.partial(ActorEntry, self, spot))
+        return self._creation(type_name, actor_id, False, timeout, self._maker(spot))
+
+    def _maker(self, spot: SpotRef | str | None) -> Callable[[OwnerType, str], ActorEntry]:
+        return functools.partial(ActorEntry, self, None if spot is None else spot_id_of(spot))
 
     # -- membership and registration ----------------------------------------------------------------------------------
 
@@ -140,8 +140,7 @@ class Actors(Directory[ActorEntry]):
 
         `NotFound` when either is not there; what the Spot's `on_join` raises; the Actor stays where it is then.
         """
-        spot_id = spot.id if isinstance(spot, SpotRef) else check_id("a spot id", spot)
-        return Call(functools.partial(self._move, actor_id, spot_id, checked_timeout(timeout, REQUEST_TIMEOUT)))
+        return Call(functools.partial(self._move, actor_id, spot_id_of(spot), checked_timeout(timeout, REQUEST_TIMEOUT)))
 
     def leave(self, actor_id: str, *, timeout: float | None = None) -> Call[None]:
         """Make the Actor a member of no Spot."""

@@ -37,7 +37,7 @@ from zlink_nogil.scheduler.waiting import timeout as within
 from zlink_nogil.spots.annotations import message_name
 from zlink_nogil.spots.entry import Entry, EntryState
 from zlink_nogil.spots.handlers import Handling, OwnerType, read_class
-from zlink_nogil.spots.message import NO_METADATA, Message, Request
+from zlink_nogil.spots.message import NO_METADATA, Message, Request, checked_metadata
 from zlink_nogil.spots.names import check_id
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -59,6 +59,7 @@ class Directory[E: Entry]:
     """Thread-safe. `kind` ("spot") appears in errors; `pool()` is asked for when the first entry is made."""
 
     owner_class: type[Any]
+    has_timers = False
 
     def __init__(self, kind: str, pool: Callable[[], WorkerPool]) -> None:
         self.kind = kind
@@ -82,7 +83,12 @@ class Directory[E: Entry]:
         if not (isinstance(owner_class, type) and issubclass(owner_class, self.owner_class)):
             raise TypeError(f"a {self.kind} is a subclass of {self.owner_class.__name__}, not {owner_class!r}")
         name = check_id("a type name", owner_class.__name__ if type_name is None else type_name)
-        self._lane.run(self._register, read_class(name, owner_class, factory))
+        owner_type = read_class(name, owner_class, factory)
+        if owner_type.timers and not self.has_timers:
+            raise TypeError(
+                f"{owner_class.__qualname__} has a timer {owner_type.timers[0][0]!r}, but a {self.kind} has none"
+            )
+        self._lane.run(self._register, owner_type)
 
     def _register(self, owner_type: OwnerType) -> None:
         debug_assert_on_lane(self._lane)
@@ -212,7 +218,7 @@ class Directory[E: Entry]:
     ) -> Call[None]:
         """A one-way message, complete when it was accepted. Options as in `request`."""
         name = name or message_name(type(message) if declared is None else declared)
-        return Call(functools.partial(self._start, owner_id, name, message, metadata, None))
+        return Call(functools.partial(self._start, owner_id, name, message, checked_metadata(metadata), None))
 
     def request[R](
         self,
@@ -234,7 +240,7 @@ class Directory[E: Entry]:
         """
         name = name or message_name(type(message) if declared is None else declared)
         seconds = checked_timeout(timeout, REQUEST_TIMEOUT)
-        return Call(functools.partial(self._start, owner_id, name, message, metadata, seconds))
+        return Call(functools.partial(self._start, owner_id, name, message, checked_metadata(metadata), seconds))
 
     def _start(
         self,

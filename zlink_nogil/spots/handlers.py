@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from zlink_nogil.errors import AlreadyExists
 from zlink_nogil.spots.annotations import message_name, read_annotations
+from zlink_nogil.spots.names import check_id
 
 __all__ = ["Handling", "OwnerType", "handler", "read_class", "timer"]
 
@@ -82,14 +83,17 @@ def check_period(seconds: float) -> float:
 
 
 def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None) -> OwnerType:
-    """`TypeError` for a handler that is none, `AlreadyExists` for two of one message."""
+    """`TypeError` for a handler that is none, `AlreadyExists` for two of one message, or two timers of one name."""
     handlers: dict[str, Handling] = {}
     timers: list[tuple[str, float, str]] = []
     for attribute in dir(owner_class):
         function = getattr(owner_class, attribute)
         mark = getattr(function, _MARK, None)
         if isinstance(mark, _TimerMark):
-            timers.append((mark.name or attribute, mark.seconds, attribute))
+            name = check_id("a timer's name", attribute if mark.name is None else mark.name)
+            if any(name == known for known, _, _ in timers):
+                raise AlreadyExists(f"{owner_class.__qualname__} has two timers {name!r}")
+            timers.append((name, mark.seconds, attribute))
         elif isinstance(mark, _HandlerMark) or (attribute.startswith("on_") and attribute not in HOOKS):
             message_type, reply_type = read_annotations(function, method=True)
             name = (mark.name if mark is not None else None) or message_name(message_type)

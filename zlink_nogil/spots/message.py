@@ -28,11 +28,22 @@ from zlink_nogil.spots.snapshot import ActorStateSnapshot
 if TYPE_CHECKING:
     from zlink_nogil.spots.entry import Entry
 
-__all__ = ["Message", "MessageContext", "Request"]
+__all__ = ["Message", "MessageContext", "Request", "checked_metadata"]
 
 _log = logging.getLogger("zlink_nogil.spots")
 
 NO_METADATA: Final[Mapping[str, bytes]] = {}
+
+
+def checked_metadata(metadata: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """A copy; `ValueError` for what is not str to bytes."""
+    if metadata is NO_METADATA:
+        return metadata
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(name, str) and isinstance(content, bytes) for name, content in metadata.items()
+    ):
+        raise ValueError(f"metadata is a mapping of str to bytes, not {metadata!r}")
+    return dict(metadata)
 
 
 class MessageContext:

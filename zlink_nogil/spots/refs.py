@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.execution import Call
 from zlink_nogil.spots.message import NO_METADATA
+from zlink_nogil.spots.names import check_id
 
 if TYPE_CHECKING:
     from zlink_nogil.spots.directory import Directory
 
-__all__ = ["ActorRef", "SpotRef"]
+__all__ = ["ActorRef", "SpotRef", "spot_id_of"]
 
 
 class _Ref:
@@ -65,6 +66,11 @@ class SpotRef(_Ref):
     """A Spot's. Thread-safe."""
 
     __slots__ = ()
+
+
+def spot_id_of(spot: SpotRef | str) -> str:
+    """`TypeError` or `ValueError` for what is no Spot's ref or id."""
+    return spot.id if isinstance(spot, SpotRef) else check_id("a spot id", spot)
 
 
 class ActorRef(_Ref):

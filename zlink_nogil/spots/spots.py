@@ -78,6 +78,7 @@ class Spots(Directory[SpotEntry]):
     """`host.spots`. Thread-safe."""
 
     owner_class = Spot
+    has_timers = True
     actors: Actors
     """The same host's Actors; set by the host."""
 
