@@ -19,6 +19,8 @@ from zlink_nogil.spots.names import check_id
 __all__ = ["Handling", "OwnerType", "handler", "read_class", "timer"]
 
 _MARK: Final = "_zlink_nogil"
+LEAST_PERIOD: Final = 1e-6
+"""A grid that is finer than the clock cannot be kept to, nor what was missed be counted."""
 HOOKS: Final = frozenset({"on_create", "on_close", "on_join", "on_leave"})
 
 
@@ -65,7 +67,7 @@ def handler(function: Callable[..., Any] | None = None, *, name: str | None = No
 def timer[F: Callable[..., Any]](seconds: float, *, name: str | None = None) -> Callable[[F], F]:
     """Mark a Spot's method `(self)`, plain or `async def`, to be called every `seconds` while the Spot is open.
 
-    `name`: the timer's, if it is not the method's. `ValueError` unless positive and finite.
+    `name`: the timer's, if it is not the method's. `ValueError` unless finite and at least a microsecond.
     """
     check_period(seconds)
 
@@ -77,8 +79,8 @@ def timer[F: Callable[..., Any]](seconds: float, *, name: str | None = None) -> 
 
 
 def check_period(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ValueError(f"a timer's period is a positive, finite number of seconds, not {seconds!r}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not LEAST_PERIOD <= seconds < math.inf:
+        raise ValueError(f"a timer's period is a finite number of seconds, at least {LEAST_PERIOD}, not {seconds!r}")
     return float(seconds)
 
 
