@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from background import Background, Gate
+from background import Gate
 from support import PATIENCE, eventually, outcome, together
 from worlds import Does, Room, at_rest, do, log_of, members, world
 
@@ -385,43 +385,3 @@ def test_a_successor_is_not_waited_for_longer_than_its_timeout(host, kind):
     gate.open()
     closed.result(PATIENCE)
     nothing_is_left(host, kind)
-
-
-@pytest.mark.parametrize("kind_and_type", [("spots", "Room"), ("spots", "Hall"), ("actors", "Player")])
-def test_messages_to_one_that_closes_and_comes_again_never_reach_a_closed_object(kind_and_type):
-    kind, type_name = kind_and_type
-    reached_closed: list[str] = []
-    answers: dict[str, int] = {}
-    with world() as host:
-        directory = getattr(host, kind)
-        over = threading.Event()
-
-        def body(owner: Any, _: Any) -> str:
-            if "close" in owner.log:
-                reached_closed.append("closed")
-            return "living"
-
-        def send() -> None:
-            mine: dict[str, int] = {}
-            while not over.is_set():
-                try:
-                    answer = do(directory.ref("x"), body).result(PATIENCE)
-                except (NotFound, ShuttingDown) as error:
-                    answer = type(error).__name__
-                mine[answer] = mine.get(answer, 0) + 1
-            for answer, count in mine.items():
-                answers[answer] = answers.get(answer, 0) + count
-
-        senders = [Background(send) for _ in range(8)]
-        for _ in range(25):
-            directory.get_or_create(type_name, "x").result(PATIENCE)
-            do(directory.ref("x"), body).result(PATIENCE)
-            directory.close("x").result(PATIENCE)
-        over.set()
-        for sender in senders:
-            sender.result()
-        assert reached_closed == []
-        assert answers.keys() <= {"living", "NotFound", "ShuttingDown"}
-        assert answers["living"] > 0
-        assert len(directory) == 0
-        at_rest(host)
