@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import select
+import weakref
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Event, Lock, Thread, current_thread, get_ident, local, main_thread
 from time import monotonic
@@ -32,6 +33,7 @@ __all__ = [
     "local",
     "main_thread",
     "monotonic",
+    "read_by_many",
 ]
 
 Epoll = select.epoll
@@ -115,3 +117,14 @@ class ForkGuard:
     def inherited(self) -> bool:
         """Is this process a fork of the one that made the object: its threads are gone, its locks undefined?"""
         return self._born != _forks
+
+
+def read_by_many[T](value: T) -> T:
+    """Returns `value`, which will be looked up in a dict by many threads at once; it must take weak references.
+
+    A lookup counts references on the value, and on a key that is equal but not the same. It does so without the dict's lock
+    only if other threads hold one at the moment, or the object has ever been weakly referenced, or never dies, as interned
+    strings (3.13t). Else all threads stand in line for that lock.
+    """
+    weakref.ref(value)
+    return value

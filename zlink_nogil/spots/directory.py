@@ -133,7 +133,7 @@ class Directory[E: Entry]:
         owner_type, owner_id = wanted.owner_type, wanted.owner_id
         entry = self._entries.get(owner_id)
         if entry is None:
-            entry = self._entries[owner_id] = wanted.make(owner_type, owner_id)
+            entry = self._entries[owner_id] = _sync.read_by_many(wanted.make(owner_type, owner_id))
             return entry, True
         if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
             if wanted.only_new:

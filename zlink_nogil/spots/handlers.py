@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists
 from zlink_nogil.spots.annotations import message_name, read_annotations
 from zlink_nogil.spots.names import check_id
@@ -35,7 +37,7 @@ class _TimerMark:
     name: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Handling:
     """One kind of message: `function(owner, message, ctx)`."""
 
@@ -101,5 +103,5 @@ def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any
             name = (mark.name if mark is not None else None) or message_name(message_type)
             if name in handlers:
                 raise AlreadyExists(f"{owner_class.__qualname__} has two handlers for {name!r}")
-            handlers[name] = Handling(name, message_type, reply_type, function)
+            handlers[sys.intern(name)] = _sync.read_by_many(Handling(name, message_type, reply_type, function))
     return OwnerType(type_name, owner_class, factory or owner_class, handlers, tuple(timers))
