@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler import Suspension, Waker
@@ -25,6 +25,8 @@ __all__ = ["Item", "TurnState"]
 
 
 class TurnState(Enum):
+    next: tuple[TurnState, ...]
+
     QUEUED = auto()
     RUNNING = auto()
     SUSPENDED = auto()  # awaits something; its queue waits with it, or was given back
@@ -32,16 +34,16 @@ class TurnState(Enum):
     FINISHED = auto()
 
 
-_TRANSITIONS = frozenset(
-    {
-        (TurnState.QUEUED, TurnState.RUNNING),
-        (TurnState.QUEUED, TurnState.FINISHED),  # cancelled or shut down before it began
-        (TurnState.RUNNING, TurnState.SUSPENDED),
-        (TurnState.RUNNING, TurnState.FINISHED),
-        (TurnState.SUSPENDED, TurnState.NOTIFIED),
-        (TurnState.NOTIFIED, TurnState.RUNNING),
-    }
-)
+# To these states from each. Tuples, not sets: looking into one compares identities, and neither hashes an enum nor locks.
+_TRANSITIONS: Final = {
+    TurnState.QUEUED: (TurnState.RUNNING, TurnState.FINISHED),  # FINISHED: cancelled or shut down before it began
+    TurnState.RUNNING: (TurnState.FINISHED, TurnState.SUSPENDED),
+    TurnState.SUSPENDED: (TurnState.NOTIFIED,),
+    TurnState.NOTIFIED: (TurnState.RUNNING,),
+    TurnState.FINISHED: (),
+}
+for _state, _next in _TRANSITIONS.items():
+    _state.next = _next
 
 
 class Item(ABC):
@@ -72,6 +74,6 @@ class Item(ABC):
 
     def move(self, state: TurnState) -> None:
         """Take one step of the lifecycle; an illegal one raises and changes nothing."""
-        if (self.state, state) not in _TRANSITIONS:
+        if state not in self.state.next:
             raise InvalidOperation(f"a turn cannot go from {self.state.name} to {state.name}")
         self.state = state

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from enum import Enum, auto
+from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, InvalidOperation, ShuttingDown
@@ -35,6 +36,8 @@ __all__ = ["Loop", "QueueState"]
 
 
 class QueueState(Enum):
+    next: tuple[QueueState, ...]
+
     IDLE = auto()  # nothing accepted is left
     SCHEDULED = auto()  # in the ready set, or its head in the outer queue
     DRAINING = auto()  # a worker runs its slice
@@ -42,18 +45,15 @@ class QueueState(Enum):
     AWAY = auto()  # only turns that gave it back are left, and what they wait for is not there
 
 
-_TRANSITIONS = frozenset(
-    {
-        (QueueState.IDLE, QueueState.SCHEDULED),
-        (QueueState.SCHEDULED, QueueState.DRAINING),
-        (QueueState.DRAINING, QueueState.IDLE),
-        (QueueState.DRAINING, QueueState.SCHEDULED),
-        (QueueState.DRAINING, QueueState.HELD),
-        (QueueState.DRAINING, QueueState.AWAY),
-        (QueueState.HELD, QueueState.SCHEDULED),
-        (QueueState.AWAY, QueueState.SCHEDULED),
-    }
-)
+_TRANSITIONS: Final = {  # tuples: see `_item.py`
+    QueueState.IDLE: (QueueState.SCHEDULED,),
+    QueueState.SCHEDULED: (QueueState.DRAINING,),
+    QueueState.DRAINING: (QueueState.IDLE, QueueState.SCHEDULED, QueueState.HELD, QueueState.AWAY),
+    QueueState.HELD: (QueueState.SCHEDULED,),
+    QueueState.AWAY: (QueueState.SCHEDULED,),
+}
+for _state, _next in _TRANSITIONS.items():
+    _state.next = _next
 
 
 class Loop(ABC):
@@ -356,6 +356,6 @@ class Loop(ABC):
 
     def _move(self, state: QueueState) -> None:
         """Under the gate: one step of the queue's lifecycle; an illegal one raises and changes nothing."""
-        if (self._state, state) not in _TRANSITIONS:
+        if state not in self._state.next:
             raise InvalidOperation(f"queue {self.name!r} cannot go from {self._state.name} to {state.name}")
         self._state = state
