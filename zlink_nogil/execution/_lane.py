@@ -37,16 +37,21 @@ class Lane:
 
     def reserve(self, cost: int) -> None:
         """Take room for one item of `cost` bytes, or raise `CapacityExceeded` and change nothing."""
+        items = self.admitted_items - self.finished_items
+        size = self.admitted_bytes - self.finished_bytes
+        if items >= self.item_capacity or size + cost > self.byte_capacity:
+            raise self._no_room(items, size, cost)
+        self.admitted_items += 1
+        self.admitted_bytes += cost
+
+    def _no_room(self, items: int, size: int, cost: int) -> CapacityExceeded:
         if cost > self.byte_capacity:
-            raise CapacityExceeded(f"the {self.name} lane holds {self.byte_capacity} bytes: an item of {cost} never fits")
-        items, size = self.reserved()
+            return CapacityExceeded(f"the {self.name} lane holds {self.byte_capacity} bytes: an item of {cost} never fits")
         if items >= self.item_capacity:
-            raise CapacityExceeded(f"the {self.name} lane is full: {items} of {self.item_capacity} items")
-        if size + cost > self.byte_capacity:
-            raise CapacityExceeded(
-                f"the {self.name} lane is full: {size} of {self.byte_capacity} bytes, {cost} more do not fit"
-            )
-        self.reserve_anyway(cost)
+            return CapacityExceeded(f"the {self.name} lane is full: {items} of {self.item_capacity} items")
+        return CapacityExceeded(
+            f"the {self.name} lane is full: {size} of {self.byte_capacity} bytes, {cost} more do not fit"
+        )
 
     def reserve_anyway(self, cost: int) -> None:
         """Room is there, or the item is one that is never refused."""

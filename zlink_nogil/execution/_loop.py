@@ -62,6 +62,7 @@ class Loop(ABC):
         "_budget",
         "_closed",
         "_expired",
+        "_fixed_cost",
         "_gate",
         "_head",
         "_held",
@@ -69,7 +70,6 @@ class Loop(ABC):
         "_lines",
         "_moving",
         "_now",
-        "_pool",
         "_quiet",
         "_running",
         "_shared",
@@ -80,6 +80,7 @@ class Loop(ABC):
         "name",
         "outer",
         "policy",
+        "pool",
     )
 
     def __init__(self, policy: ExecutionLanePolicy, pool: WorkerPool, name: str, shared: bool, outer: Loop | None) -> None:
@@ -88,11 +89,12 @@ class Loop(ABC):
         self.outer = outer
         self.group: object = None
         self._shared = shared
-        self._pool = pool
+        self.pool = pool
         self._home = pool.assign_home() if pool.thread_per_core else None
         self._gate = _sync.Lock()
         self._now = _sync.monotonic
         self._budget = policy.owner_time_budget_ms / 1000
+        self._fixed_cost = policy.fixed_work_byte_cost
         self._lines = Lines(policy)
         self._running: Item | None = None
         self._since = 0.0
@@ -149,10 +151,10 @@ class Loop(ABC):
                 self.outer.put_head(self._head)
             else:
                 self._head.queue.resume_head(self._head)
-        elif not self._pool.submit(self, self._home):
+        elif not self.pool.submit(self, self._home):
             self._stranded = True
             self.expire()  # the pool is closed: what has not begun never will
-            self._pool.run_late(self._run_out)
+            self.pool.run_late(self._run_out)
 
     def _run_out(self) -> None:
         """Only suspended turns are left: unwind them."""
@@ -295,7 +297,7 @@ class Loop(ABC):
     def put_head(self, head: Head) -> None:
         """By the inner queue, which has work: never refused. Without room it waits, ahead of what is submitted, until there is
         some or nothing else that could run."""
-        head.queue, head.lane, head.cost = self, self._lines.application, self.policy.fixed_work_byte_cost
+        head.queue, head.lane, head.cost = self, self._lines.application, self._fixed_cost
         with self._gate:
             self._lines.heads.append(head)
             self._lines.let_heads_in()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.execution.turn import Turn
-from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
+from zlink_nogil.scheduler import Completion
+
+if TYPE_CHECKING:
+    from zlink_nogil.execution.queue import SerialExecutionQueue
 
 __all__ = ["SubmittedTurn"]
 
@@ -27,9 +31,9 @@ class SubmittedTurn(Turn):
         """So that it is taken where work is; queues call `begin`."""
         return self.begin()
 
-    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:
-        """Make the completion that `begin`'s outcome goes to."""
-        self.completion = Completion(pool, canceller, on_wait)
+    def connect(self, queue: SerialExecutionQueue) -> None:
+        """Make the completion that `begin`'s outcome goes to; the turn is about to be given to `queue`."""
+        self.completion = Completion(queue.pool, functools.partial(queue.cancel, self), queue.check_wait)
 
     def describe(self) -> str:
         return super().describe() if self._work is None else getattr(self._work, "__qualname__", repr(self._work))

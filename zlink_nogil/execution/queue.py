@@ -11,7 +11,6 @@ Ownership
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
 
@@ -110,7 +109,7 @@ class SerialExecutionQueue(Loop):
 
     def _enter_anyway(self, turn: Turn) -> None:
         """Under the gate: reserve in the lifecycle lane, with room or without."""
-        turn.queue, turn.lane, turn.cost = self, self._lines.lifecycle, self.policy.fixed_work_byte_cost
+        turn.queue, turn.lane, turn.cost = self, self._lines.lifecycle, self._fixed_cost
         turn.lane.reserve_anyway(turn.cost)
 
     def defer_barrier(self, work: Callable[[], Any]) -> Completion[Any]:
@@ -124,46 +123,48 @@ class SerialExecutionQueue(Loop):
         return completion
 
     def _make(self, work: Callable[[], Any], payload_bytes: int) -> SubmittedTurn:
-        self._pool.start()  # what fails, fails before anything is accepted
+        self.pool.start()  # what fails, fails before anything is accepted
         turn = work if isinstance(work, SubmittedTurn) else SubmittedTurn(work, payload_bytes)
-        turn.connect(self._pool, functools.partial(self.cancel, turn), self.check_wait)
+        turn.connect(self)
         return turn
 
     def _submit(
         self, work: Callable[[], Any], payload_bytes: int, lane: Lane, line: MutableSequence[Item] | None = None
     ) -> Completion[Any]:
         turn = self._make(work, payload_bytes)
-        refused = self._admit((turn,), lane, lane.waiting if line is None else line)
-        if refused:
-            raise refused[0][1]
+        with self._gate:
+            self._lines.let_heads_in()
+            self._place(turn, lane, lane.waiting if line is None else line)
+            start = self._wake()
+        if start:
+            self._schedule()
         return turn.completion
 
     def admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
         """Admit turns to the application lane in one critical section; returns the refused ones with the reason each."""
-        return self._admit(turns, self._lines.application, self._lines.application.waiting)
-
-    def _admit(self, turns: Iterable[Turn], lane: Lane, line: MutableSequence[Item]) -> list[tuple[Turn, ZLinkError]]:
         refused: list[tuple[Turn, ZLinkError]] = []
-        fixed = self.policy.fixed_work_byte_cost
+        lane = self._lines.application
         with self._gate:
             self._lines.let_heads_in()
             for turn in turns:
-                if self._closed:
-                    refused.append((turn, ShuttingDown(f"queue {self.name!r} is closed")))
-                    continue
-                turn.cost = turn.payload_bytes + fixed
                 try:
-                    self._lines.reserve(lane, turn.cost)
+                    self._place(turn, lane, lane.waiting)
                 except ZLinkError as error:
                     refused.append((turn, error))
-                    continue
-                turn.queue = self
-                turn.lane = lane
-                line.append(turn)
-            start = bool(line) and self._wake()
+            start = bool(lane.waiting) and self._wake()
         if start:
             self._schedule()
         return refused
+
+    def _place(self, turn: Turn, lane: Lane, line: MutableSequence[Item]) -> None:
+        """Under the gate: admit one turn, or raise and change nothing."""
+        if self._closed:
+            raise ShuttingDown(f"queue {self.name!r} is closed")
+        turn.cost = cost = turn.payload_bytes + self._fixed_cost
+        self._lines.reserve(lane, cost)
+        turn.queue = self
+        turn.lane = lane
+        line.append(turn)
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -176,19 +177,19 @@ class SerialExecutionQueue(Loop):
 
     def is_idle(self) -> bool:
         """Is nothing queued, running or suspended at this moment?"""
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             return self._state is QueueState.IDLE
 
     def reserved(self) -> tuple[int, int]:
         """(items, bytes) admitted and not yet finished, both lanes."""
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             return self._lines.reserved()
 
     def snapshot(self) -> QueueStateSnapshot:
         """What is in the queue, at one moment."""
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             holder = self.holder()
             suspended = [turn for item in self._suspended() if (turn := item.turn()) is not None]
@@ -207,9 +208,9 @@ class SerialExecutionQueue(Loop):
 
     def await_quiescence(self) -> Completion[None]:
         """Done when nothing accepted is left, suspended work included. `InvalidOperation` on a turn of this queue."""
-        self._pool.check_fork()
+        self.pool.check_fork()
         self._throw_if_current()
-        completion: Completion[None] = Completion(self._pool, on_wait=self._throw_if_current)
+        completion: Completion[None] = Completion(self.pool, on_wait=self._throw_if_current)
         with self._gate:
             if self._state is not QueueState.IDLE:
                 self._quiet.append(completion)
@@ -228,7 +229,7 @@ class SerialExecutionQueue(Loop):
         at its `await` and runs to its end. `DeadlineExceeded` if a turn is still running `timeout` seconds after that.
         On a turn of this queue it only marks the queue closed.
         """
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             self._closed = self._ended = True
         if self.is_current():
@@ -242,13 +243,13 @@ class SerialExecutionQueue(Loop):
 
     def refuse_new(self) -> None:
         """Refuse new work but for a final one, and do not wait."""
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             self._closed = True
 
     def retire(self) -> bool:
         """Close the queue if it is idle, as one decision; False (nothing done) if it is not."""
-        self._pool.check_fork()
+        self.pool.check_fork()
         with self._gate:
             if self._state is not QueueState.IDLE:
                 return False

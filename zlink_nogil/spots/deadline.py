@@ -15,8 +15,9 @@ from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded
+from zlink_nogil.execution import SerialExecutionQueue
 from zlink_nogil.execution._submitted import SubmittedTurn
-from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
+from zlink_nogil.scheduler import Completion
 from zlink_nogil.scheduler.timers import Timer, Timers
 
 __all__ = ["Alarm", "TimedTurn", "too_late"]
@@ -37,14 +38,12 @@ class Alarm(Timer):
         super().__init__()
         self._timers: Timers | None = None
 
-    def completion(
-        self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait, deadline: float
-    ) -> Completion[Any]:
-        """A completion that fails at `deadline` (monotonic)."""
-        completion = _Timed(pool, canceller, on_wait)
+    def completion(self, queue: SerialExecutionQueue, canceller: Callable[[], bool], deadline: float) -> Completion[Any]:
+        """A completion of work of `queue` that fails at `deadline` (monotonic)."""
+        completion = _Timed(queue.pool, canceller, queue.check_wait)
         completion.alarm = self
         self.callback = lambda _: _end_late(completion)
-        self._timers = pool.ready.timers
+        self._timers = queue.pool.ready.timers
         self._timers.arm(self, deadline)
         return completion
 
@@ -72,8 +71,9 @@ class TimedTurn(SubmittedTurn):
         self._deadline = _sync.monotonic() + timeout
         self._alarm = Alarm()
 
-    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:
-        self.completion = completion = self._alarm.completion(pool, canceller, on_wait, self._deadline)
+    def connect(self, queue: SerialExecutionQueue) -> None:
+        canceller = partial(queue.cancel, self)
+        self.completion = completion = self._alarm.completion(queue, canceller, self._deadline)
         completion.add_waker(partial(self._interrupt, canceller))
 
     def forget(self) -> None:

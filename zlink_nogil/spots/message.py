@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, NotFound, ShuttingDown
+from zlink_nogil.execution import SerialExecutionQueue
 from zlink_nogil.execution._submitted import SubmittedTurn
-from zlink_nogil.scheduler import OnWait, WorkerPool
 from zlink_nogil.spots.deadline import Alarm, too_late
 from zlink_nogil.spots.handlers import Handling
 from zlink_nogil.spots.snapshot import ActorStateSnapshot
@@ -104,7 +105,7 @@ class Message(SubmittedTurn):
         self.deadline = math.inf
         self.registration: ActorStateSnapshot | None = None
 
-    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:  # noqa: ARG002 - a send has nothing to cancel
+    def connect(self, queue: SerialExecutionQueue) -> None:  # noqa: ARG002 - a send has nothing to cancel
         """Nobody waits for the outcome of a send: it is over when it was accepted."""
         self.completion = self.entry.accepted
 
@@ -142,8 +143,8 @@ class Request(Message):
         self.deadline = _sync.monotonic() + timeout
         self.alarm = Alarm()
 
-    def connect(self, pool: WorkerPool, canceller: Callable[[], bool], on_wait: OnWait) -> None:
-        self.completion = self.alarm.completion(pool, canceller, on_wait, self.deadline)
+    def connect(self, queue: SerialExecutionQueue) -> None:
+        self.completion = self.alarm.completion(queue, partial(queue.cancel, self), self.deadline)
 
     def forget(self) -> None:
         self.alarm.cancel()
@@ -163,5 +164,5 @@ class Request(Message):
 
 def _size(value: Any, metadata: Mapping[str, bytes]) -> int:
     """Bytes held besides the fixed cost, as far as they can be told without encoding."""
-    size = sum(len(name) + len(content) for name, content in metadata.items())
-    return size + len(value) if isinstance(value, bytes | bytearray) else size
+    size = sum(len(name) + len(content) for name, content in metadata.items()) if metadata else 0
+    return size + len(value) if isinstance(value, (bytes, bytearray)) else size
