@@ -49,15 +49,17 @@ class Lines:
 
     def take(self, turn: Item) -> None:
         """Remove the turn that `next` found."""
+        lane = turn.lane
         if self.barrier and self.barrier[0] is turn:
             del self.barrier[0]
         elif turn is self.final:
             self.final = None
+        elif lane is self.application:
+            lane.waiting.popleft()
+            self._burst = 0
         else:
-            turn.lane.waiting.popleft()
-            if turn.lane is self.application:
-                self._burst = 0
-            elif self.application.waiting:
+            lane.waiting.popleft()
+            if self.application.waiting:
                 self._burst += 1
 
     def put_back(self, turn: Item) -> None:

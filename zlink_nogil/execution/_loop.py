@@ -163,14 +163,14 @@ class Loop(ABC):
 
     def run_slice(self) -> bool:
         """One slice on the calling worker: turns until the queue is empty, held, or its time budget is used."""
-        with self._gate:
+        gate, now = self._gate, self._now
+        with gate:
             self._move(QueueState.DRAINING)
-        now = self._now
         since = now()
         end = since + self._budget
         used_up = False
         while True:
-            with self._gate:
+            with gate:
                 item = self._next()
                 if item is None or used_up or (self._moving is not None and self._held is None):
                     quiet = self._leave(item)
@@ -194,10 +194,12 @@ class Loop(ABC):
         held = self._held
         if held is not None:
             return held if held.state is TurnState.NOTIFIED else None
-        self._lines.let_heads_in()
-        item = self._lines.next(alone=not self._away)
-        if item is None and self._lines.let_a_head_in():
-            item = self._lines.next(alone=False)
+        lines = self._lines
+        if lines.heads:
+            lines.let_heads_in()
+        item = lines.next(alone=not self._away)
+        if item is None and lines.heads and lines.let_a_head_in():
+            item = lines.next(alone=False)
         return item
 
     def _take(self, item: Item, since: float) -> None:
@@ -228,10 +230,12 @@ class Loop(ABC):
     def note_finished(self, item: Item) -> None:
         """On the draining thread, before the outcome is seen: only it takes an item out of RUNNING."""
         item.move(TurnState.FINISHED)
-        item.lane.finished_items += 1
-        item.lane.finished_bytes += item.cost
-        if self._head is not None:
-            self._head.queue.note_finished(self._head)
+        lane = item.lane
+        lane.finished_items += 1
+        lane.finished_bytes += item.cost
+        head = self._head
+        if head is not None:
+            head.queue.note_finished(head)
 
     def end_deferring(self, deferred: list[Item], ended_normally: bool) -> None:
         """On the draining thread, before the outcome is seen: the turn that deferred these is over."""
@@ -295,8 +299,8 @@ class Loop(ABC):
     # -- an Actor's queue and its Spot's ------------------------------------------------------------------------------
 
     def put_head(self, head: Head) -> None:
-        """By the inner queue, which has work: never refused. Without room it waits, ahead of what is submitted, until there is
-        some or nothing else that could run."""
+        """By the inner queue, which has work: never refused. Without room it waits, ahead of what is submitted, until there
+        is some or nothing else that could run."""
         head.queue, head.lane, head.cost = self, self._lines.application, self._fixed_cost
         with self._gate:
             self._lines.heads.append(head)

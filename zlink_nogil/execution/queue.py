@@ -133,7 +133,8 @@ class SerialExecutionQueue(Loop):
     ) -> Completion[Any]:
         turn = self._make(work, payload_bytes)
         with self._gate:
-            self._lines.let_heads_in()
+            if self._lines.heads:
+                self._lines.let_heads_in()
             self._place(turn, lane, lane.waiting if line is None else line)
             start = self._wake()
         if start:
@@ -145,7 +146,8 @@ class SerialExecutionQueue(Loop):
         refused: list[tuple[Turn, ZLinkError]] = []
         lane = self._lines.application
         with self._gate:
-            self._lines.let_heads_in()
+            if self._lines.heads:
+                self._lines.let_heads_in()
             for turn in turns:
                 try:
                     self._place(turn, lane, lane.waiting)

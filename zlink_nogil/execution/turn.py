@@ -14,9 +14,9 @@ Ownership
 from __future__ import annotations
 
 import contextvars
-import types
 from abc import abstractmethod
 from collections.abc import Coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _sync
@@ -141,7 +141,7 @@ class Turn(Item):
         coroutine = self._coroutine
         if coroutine is None:
             value = self.begin()
-            if not isinstance(value, types.CoroutineType):
+            if not isinstance(value, CoroutineType):
                 return None, value
             if value.cr_running or value.cr_suspended:
                 raise claims.taken(value)

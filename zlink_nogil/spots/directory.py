@@ -36,7 +36,7 @@ from zlink_nogil.scheduler.waiting import end_of
 from zlink_nogil.scheduler.waiting import timeout as within
 from zlink_nogil.spots.annotations import message_name
 from zlink_nogil.spots.entry import Entry, EntryState
-from zlink_nogil.spots.handlers import Handling, OwnerType, read_class
+from zlink_nogil.spots.handlers import OwnerType, read_class
 from zlink_nogil.spots.message import NO_METADATA, Message, Request, checked_metadata
 from zlink_nogil.spots.names import check_id
 from zlink_nogil.state import StateLane, debug_assert_on_lane
@@ -252,8 +252,10 @@ class Directory[E: Entry]:
         how: Wait | None,
     ) -> Completion[Any]:
         while True:
-            entry = self.entry(owner_id)
-            handling = self._handling(entry, name)
+            entry = self._entries.get(owner_id) or self.entry(owner_id)
+            handling = entry.owner_type.handlers.get(name)
+            if handling is None:
+                raise NotFound(f"{entry.label}, a {entry.owner_type.type_name!r}, has no handler for {name!r}")
             if timeout is None:
                 message = Message(entry, handling, value, metadata)
             else:
@@ -277,12 +279,6 @@ class Directory[E: Entry]:
             self._check_open()
             raise NotFound(f"there is no {self.kind} {owner_id!r}")
         return entry
-
-    def _handling(self, entry: E, name: str) -> Handling:
-        handling = entry.owner_type.handlers.get(name)
-        if handling is None:
-            raise NotFound(f"{entry.label}, a {entry.owner_type.type_name!r}, has no handler for {name!r}")
-        return handling
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
