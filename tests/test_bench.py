@@ -121,7 +121,7 @@ def test_actors_get_everything_whoever_runs_them(tmp_path: Path) -> None:
     assert cells.keys() == {(row, peer) for row in rows for peer in PEERS}
     assert set(rows) < set(ROWS)
     for (row, peer), cell in cells.items():
-        assert all(cell[figure] > 0 for figure in ("per_second", "ratio_pykka", "threads")), cell
+        assert all(cell[figure] > 0 for figure in ("per_second", "cpu_us", "ratio_pykka", "threads")), cell
         assert cell["spread"] == 0
         assert (cell["ratio_pykka"] == 1) == (peer == "pykka")
         assert ("bytes_per_actor" in cell) == (row == "idle_1000")
@@ -143,10 +143,10 @@ def test_a_void_peer_leaves_the_others_their_figures(monkeypatch: pytest.MonkeyP
     def one(row: rows.Row, peer: str, rounds: int, workers: int) -> actors_run.Figures:  # noqa: ARG001
         if peer == "pykka":
             raise Void("lost")
-        return actors_run.Figures(2.0, 3, 4.0)
+        return actors_run.Figures(2.0, 1.0, 3, 4.0)
 
     monkeypatch.setattr(rows, "_run", one)
     cells = {cell.labels["peer"]: cell for cell in ROWS["tell_1"](Plan(runs=2, workers=1, scale=1, sleepers=0))}
     assert cells["pykka"].void == "lost"
     assert cells["zlink"].void is None
-    assert cells["zlink"].figures == {"per_second": 100_000, "threads": 3}
+    assert cells["zlink"].figures == {"per_second": 100_000, "cpu_us": 5.0, "threads": 3}

@@ -56,7 +56,11 @@ def _cell(
     if void is not None:
         return Cell(f"{name}/{peer}", items, void=void, labels=labels)
     samples = Samples(tuple(run.seconds for run in runs))
-    figures = {"per_second": items / samples.median, "threads": float(max(run.threads for run in runs))}
+    figures = {
+        "per_second": items / samples.median,
+        "cpu_us": statistics.median(run.cpu_seconds for run in runs) / items * 1e6,
+        "threads": float(max(run.threads for run in runs)),
+    }
     if baseline is not None:
         figures["ratio_pykka"] = statistics.median(run.seconds for run in baseline) / samples.median
     if row.actors >= WEIGHABLE:

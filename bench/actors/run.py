@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final
 
 from bench.actors.counting import Arrivals, Counts, Peer
@@ -46,9 +46,12 @@ PEERS: Final[dict[str, Callable[[int], Peer]]] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """`bytes_each`: memory of the process with the actors less that without, by their number."""
+    """`cpu_seconds`: of all threads, which a busy machine hardly changes. `bytes_each`: memory of the process with the
+    actors less that without, by their number.
+    """
 
     seconds: float
+    cpu_seconds: float
     threads: int
     bytes_each: float
 
@@ -59,11 +62,11 @@ def measured(job: str, peer_name: str, actors: int, rounds: int, workers: int) -
     try:
         run = _Run(peer, job, actors)
         if job == "idle":
-            return Figures(run.start_seconds, _threads(), run.bytes_each)
+            return Figures(run.start_seconds, run.cpu_seconds, _threads(), run.bytes_each)
         run.seconds(max(1, round(rounds * WARM_UP)))
         gc.collect()
         gc.freeze()  # the actors are not looked at again
-        return Figures(run.seconds(rounds), _threads(), run.bytes_each)
+        return Figures(run.seconds(rounds), run.cpu_seconds, _threads(), run.bytes_each)
     finally:
         peer.stop()
 
@@ -73,9 +76,10 @@ class _Run:
         self._peer = peer
         self._job = job
         self._arrivals = Arrivals()
-        before, start = _resident(), perf_counter()
+        before, start, cpu = _resident(), perf_counter(), process_time()
         self._counters = peer.start(actors, self._arrivals)
         self.start_seconds = perf_counter() - start
+        self.cpu_seconds = process_time() - cpu
         self.bytes_each = (_resident() - before) / actors
 
     def seconds(self, rounds: int) -> float:
@@ -89,10 +93,11 @@ class _Run:
         for sender in senders:
             sender.start()
         barrier.wait()
-        start = perf_counter()
+        start, cpu = perf_counter(), process_time()
         end = self._arrivals.wait(PATIENCE)
         for sender in senders:
             sender.join()
+        self.cpu_seconds = process_time() - cpu
         if self._job != "tell":
             end = perf_counter()
         self._check(rounds, answers)
