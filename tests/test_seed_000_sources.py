@@ -173,7 +173,7 @@ def test_a_head_is_made_and_put_without_a_payload():
     assert [ast.unparse(call) for call in calls_of(initializer, "__init__")] == ["super().__init__()"]
     putting = function("execution/_loop.py", "Loop", "put_head")
     assert "payload_bytes" not in ast.unparse(putting)
-    assert "self.policy.fixed_work_byte_cost" in ast.unparse(putting)
+    assert "self._fixed_cost" in ast.unparse(putting)
 
 
 def test_a_head_reserves_the_fixed_cost_whatever_waits_behind_it(pool):
@@ -229,7 +229,7 @@ def test_what_ends_a_wait_only_puts_the_turn_in_its_line():
         "SerialExecutionQueue.cancel",
     }
     scheduling = ast.unparse(function("execution/_loop.py", "Loop", "_schedule"))
-    assert all(way in scheduling for way in ("put_head", "resume_head", "self._pool.submit", "self._pool.run_late"))
+    assert all(way in scheduling for way in ("put_head", "resume_head", "self.pool.submit", "self.pool.run_late"))
 
 
 @pytest.mark.parametrize("kind", ["actor", "spot"])

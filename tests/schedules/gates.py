@@ -44,8 +44,9 @@ class Gate(Watched):
     def plain(self, name: str) -> Callable[[], None]:
         def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"), self.s.alone(self.inside, "one gate"):
-                items, _ = self.queue.reserved()
-                self.s.expect(1 <= items <= self.capacity, "a turn stands in the Spot's queue, and no more than have room")
+                spot = self.queue.snapshot()
+                in_line = spot.reserved_items - len(spot.suspended)  # who is away keeps its room, and starves nobody
+                self.s.expect(1 <= in_line <= self.capacity, "a turn stands in the Spot's queue, and no more than have room")
                 self._begin(name)
                 self.ran.append(name)
 

@@ -20,7 +20,7 @@ from zlink_nogil.scheduler import Completion, WorkerPool
 from zlink_nogil.scheduler.spawning import spawn
 
 from .gates import in_order
-from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .harness import Scenario, run_exhaustive, run_kept, run_lines, run_random
 
 SPOT = [f"zlink_nogil.execution.{name}" for name in ("spot", "_queue_map", "_closing", "queue")]
 
@@ -247,3 +247,8 @@ def test_closing_with_others() -> None:
     run_random(a_last_word)
     run_random(the_pool_closes)
     run_lines(the_pool_closes, SPOT)
+
+
+def test_kept() -> None:
+    """A handler that runs as the pool is closed, and then the Spot."""
+    run_kept(the_pool_closes, 1562)
