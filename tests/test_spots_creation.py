@@ -278,7 +278,7 @@ def test_an_actor_whose_creation_is_given_up_while_it_joins_is_no_member(host):
     gate.open()
     nothing_is_left(host, "actors")
     assert members(host, "room") == set()
-    assert log_of(room) == ["create"]
+    assert log_of(room) in (["create"], ["create", "join x", "leave x"]), "it came in late and was sent away, or never came"
     host.actors.join("x", "room").result(PATIENCE)
     assert members(host, "room") == {"x"}
 
