@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from zlink_nogil import (
     NotFound,
     ShuttingDown,
 )
+from zlink_nogil.spots import moves
 from zlink_nogil.spots.deadline import TimedTurn
 
 MODES = ("Room", "Hall")
@@ -307,14 +309,17 @@ def test_a_join_that_waits_longer_than_its_timeout_never_takes_place(host):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_join_whose_hook_is_running_at_the_deadline_is_taken_back(host, mode):
+def test_a_join_whose_hook_is_running_at_the_deadline_is_taken_back(host, mode, monkeypatch):
     make(host, "Room", "old")
     make(host, mode, "new")
     ann, gate = player(host, spot="old"), Gate()
     do(host.spots.ref("new"), lambda room, _: setattr(room, "on_join", lambda _: gate())).result(PATIENCE)
+    given_up, end = threading.Event(), moves._end
+    monkeypatch.setattr(moves, "_end", lambda *args: (given_up.set(), end(*args))[1])
     joined = host.actors.join("ann", "new", timeout=0.1).submit()
     gate.wait_begun()
     assert isinstance(outcome(joined), DeadlineExceeded)
+    assert given_up.wait(PATIENCE), "the deadline is known to the Actor's turn a moment after the asker knows it"
     after = do(ann, lambda actor, _: actor.spot.id)
     gate.open()
     assert after.result(PATIENCE) == "old"

@@ -138,7 +138,8 @@ class Actors(Directory[ActorEntry]):
     def join(self, actor_id: str, spot: SpotRef | str, *, timeout: float | None = None) -> Call[None]:
         """Make the Actor a member of `spot`, and of no other, ahead of its waiting messages.
 
-        `NotFound` when either is not there; what the Spot's `on_join` raises; the Actor stays where it is then.
+        `NotFound` when either is not there; what the Spot's `on_join` raises; the Actor stays where it is then. After
+        `DeadlineExceeded` too, but for one that the Spot let in at that very moment: `state` tells.
         """
         return Call(functools.partial(self._move, actor_id, spot_id_of(spot), checked_timeout(timeout, REQUEST_TIMEOUT)))
 
