@@ -259,6 +259,26 @@ def test_two_actors_that_have_yielded_for_each_other_are_told(single):
     stage.at_rest()
 
 
+@pytest.mark.parametrize(
+    ("place", "way"), [("the same Spot", "gives_back"), ("another Spot", "gives_back"), ("another Spot", "keeps")]
+)
+def test_an_actor_asked_back_by_work_that_it_waits_for_is_told(pool, place, way):
+    """The one in the middle keeps nothing: it has given its gate back, and is waited for all the same."""
+    stage = Stage(pool, SpotWide)
+    middle = stage if place == "the same Spot" else Stage(pool, SpotWide, name="middle")
+    answers: list[Any] = []
+
+    async def asked() -> str:
+        answers.append((await asks(lambda: stage.spot.execute_actor("a", lambda: "a's"), gives_back)())[0])
+        return "asked"
+
+    handled = stage.spot.execute_actor("a", asks(lambda: middle.spot.execute_spot(asked), WAYS[way]))
+    assert handled.result(PATIENCE)[0] == "asked"
+    assert isinstance(answers[0], InvalidOperation)
+    assert "cycle of owners" in str(answers[0])
+    stage.at_rest()
+
+
 @types.coroutine
 def slowly(wait: Coroutine[Any, Any, Any], gate: Gate) -> Generator[Any, None, Any]:
     """`await wait`, but stay on the turn for a while when it has begun to wait."""

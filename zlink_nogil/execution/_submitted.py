@@ -7,8 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from zlink_nogil.execution import _waits
 from zlink_nogil.execution.turn import Turn
-from zlink_nogil.scheduler import Completion
+from zlink_nogil.scheduler import Completion, Wait
 
 if TYPE_CHECKING:
     from zlink_nogil.execution.queue import SerialExecutionQueue
@@ -33,7 +34,11 @@ class SubmittedTurn(Turn):
 
     def connect(self, queue: SerialExecutionQueue) -> None:
         """Make the completion that `begin`'s outcome goes to; the turn is about to be given to `queue`."""
-        self.completion = Completion(queue.pool, functools.partial(queue.cancel, self), queue.check_wait)
+        self.completion = Completion(queue.pool, functools.partial(queue.cancel, self), self.check_wait)
+
+    def check_wait(self, completion: Completion[Any], how: Wait) -> None:
+        """What the completion asks whoever begins to wait for it."""
+        _waits.check(self.queue, self, completion, how)
 
     def describe(self) -> str:
         return super().describe() if self._work is None else getattr(self._work, "__qualname__", repr(self._work))

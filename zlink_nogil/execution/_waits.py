@@ -13,12 +13,11 @@ Ownership
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
-from zlink_nogil.execution.turn import Turn
+from zlink_nogil.execution.turn import Turn, TurnState
 from zlink_nogil.scheduler import Completion, Wait
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ __all__ = ["check", "current_group"]
 _graph = _sync.Lock()
 
 
-def check(target: Loop, completion: Completion[Any] | None, how: Wait) -> None:
+def check(target: Loop, awaited: Turn | None, completion: Completion[Any] | None, how: Wait) -> None:
     """`InvalidOperation` if the turn of this thread would wait for itself; `completion`, or what will be one, is work of
-    `target`."""
+    `target`: the outcome of `awaited`, if that is known."""
     turn = Turn.current
     if turn is None:
         return
@@ -51,12 +50,12 @@ def check(target: Loop, completion: Completion[Any] | None, how: Wait) -> None:
         with _graph:
             if completion is not None and completion.done():  # its owner may be waiting for something else by now
                 return
-            cycle = _cycle(needed, kept)
+            cycle = _cycle(turn, kept, target, awaited)
             if cycle:
                 path = " -> ".join(repr(queue.name) for queue in [turn.queue, *cycle])
                 raise InvalidOperation(f"{_who(turn, how)} would wait in a cycle of owners: {path}")
             if completion is not None:
-                turn.waits_for = (completion, target, kept)
+                turn.waits_for = (completion, target, kept, awaited)
 
 
 def _who(turn: Turn, how: Wait) -> str:
@@ -67,28 +66,32 @@ def _needed(queue: Loop) -> list[Loop]:
     return [queue] if queue.outer is None else [queue, queue.outer]
 
 
-def _cycle(needed: list[Loop], kept: list[Loop]) -> list[Loop]:
-    """The way from one of `needed` to one of `kept` over turns that wait; empty if there is none. Under `_graph`."""
-    paths = [[queue] for queue in needed]
-    seen = set(needed)
-    while paths:
-        path = paths.pop()
-        for queue in _awaited_by_holder(path[-1]):
+def _cycle(turn: Turn, kept: list[Loop], target: Loop, awaited: Turn | None) -> list[Loop]:
+    """The way from `target` back to `turn`, or to a queue that it keeps, over turns that wait. Empty if there is none.
+
+    Work waits for what keeps a queue that it needs and, when it has begun, for what it awaits itself. Under `_graph`.
+    """
+    todo: list[tuple[list[Loop], Turn | None]] = [([target], awaited)]
+    seen: set[Turn] = set()
+    while todo:
+        path, work = todo.pop()
+        if work is turn:
+            return path
+        blocking = [] if work is None else [(path, work)]
+        for queue in _needed(path[-1]):
+            way = path if queue is path[-1] else [*path, queue]
             if queue in kept:
-                return [*path, queue]
-            if queue not in seen:
-                seen.add(queue)
-                paths.append([*path, queue])
+                return way
+            holder = queue.holder()
+            if holder is not None and holder.waits_for is not None and queue in holder.waits_for[2]:
+                blocking.append((way, holder))  # else it is giving this queue back, and only on its way out
+        for way, blocker in blocking:
+            waits_for = blocker.waits_for
+            if blocker in seen or waits_for is None or blocker.state is TurnState.NOTIFIED or waits_for[0].done():
+                continue
+            seen.add(blocker)
+            todo.append(([*way, waits_for[1]], waits_for[3]))
     return []
-
-
-def _awaited_by_holder(queue: Loop) -> Iterator[Loop]:
-    holder = queue.holder()
-    waits_for = None if holder is None else holder.waits_for
-    if waits_for is not None:
-        completion, target, kept = waits_for
-        if queue in kept and not completion.done():  # else it is giving this queue back, and only on its way out
-            yield from _needed(target)
 
 
 def current_group() -> object:

@@ -175,7 +175,7 @@ class SerialExecutionQueue(Loop):
 
         None: with work that it is about to submit.
         """
-        _waits.check(self, completion, how)
+        _waits.check(self, None, completion, how)
 
     def is_idle(self) -> bool:
         """Is nothing queued, running or suspended at this moment?"""

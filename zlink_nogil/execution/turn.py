@@ -66,7 +66,7 @@ class Turn(Item):
             raise ValueError(f"payload_bytes must be an integer and not negative, not {payload_bytes!r}")
         super().__init__(payload_bytes)
         self.waker: tuple[Suspension, Waker] | None = None
-        self.waits_for: tuple[Completion[Any], Loop, list[Loop]] | None = None
+        self.waits_for: tuple[Completion[Any], Loop, list[Loop], Turn | None] | None = None
         self.deferred: list[Item] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._context = context or contextvars.Context()

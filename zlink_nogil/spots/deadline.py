@@ -38,9 +38,9 @@ class Alarm(Timer):
         super().__init__()
         self._timers: Timers | None = None
 
-    def completion(self, queue: SerialExecutionQueue, canceller: Callable[[], bool], deadline: float) -> Completion[Any]:
-        """A completion of work of `queue` that fails at `deadline` (monotonic)."""
-        completion = _Timed(queue.pool, canceller, queue.check_wait)
+    def completion(self, queue: SerialExecutionQueue, turn: SubmittedTurn, deadline: float) -> Completion[Any]:
+        """The completion of `turn`, which is about to be given to `queue`: it fails at `deadline` (monotonic)."""
+        completion = _Timed(queue.pool, partial(queue.cancel, turn), turn.check_wait)
         completion.alarm = self
         self.callback = lambda _: _end_late(completion)
         self._timers = queue.pool.ready.timers
@@ -72,9 +72,8 @@ class TimedTurn(SubmittedTurn):
         self._alarm = Alarm()
 
     def connect(self, queue: SerialExecutionQueue) -> None:
-        canceller = partial(queue.cancel, self)
-        self.completion = completion = self._alarm.completion(queue, canceller, self._deadline)
-        completion.add_waker(partial(self._interrupt, canceller))
+        self.completion = completion = self._alarm.completion(queue, self, self._deadline)
+        completion.add_waker(partial(self._interrupt, queue))
 
     def forget(self) -> None:
         """It was refused."""
@@ -85,6 +84,6 @@ class TimedTurn(SubmittedTurn):
             raise too_late()  # told already
         return super().begin()
 
-    def _interrupt(self, canceller: Callable[[], bool], _: object) -> None:
+    def _interrupt(self, queue: SerialExecutionQueue, _: object) -> None:
         if hasattr(self, "lane"):  # else it is not in the queue yet, and does not begin when it is
-            canceller()  # False, and nothing done, when the work is what ended it
+            queue.cancel(self)  # False, and nothing done, when the work is what ended it

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from zlink_nogil import _sync
@@ -144,7 +143,7 @@ class Request(Message):
         self.alarm = Alarm()
 
     def connect(self, queue: SerialExecutionQueue) -> None:
-        self.completion = self.alarm.completion(queue, partial(queue.cancel, self), self.deadline)
+        self.completion = self.alarm.completion(queue, self, self.deadline)
 
     def forget(self) -> None:
         self.alarm.cancel()
