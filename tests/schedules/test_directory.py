@@ -67,6 +67,7 @@ def two_close(s: Scenario) -> None:
     def close() -> None:
         world.attempt("close", lambda: world.spots.close("r"))
         s.expect("r" not in world.living, "it has ended when a close returns")
+        s.expect("r" not in world.spots, "its id is free when a close returns")
         s.expect(accepted.done(), "what was accepted is over when a close returns")
 
     s.thread("1", close)

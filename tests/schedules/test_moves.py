@@ -11,15 +11,16 @@ from .world_of_spots import MODULES, WatchedActor, WatchedSpot, World
 REFUSED = {NotFound.__name__, ShuttingDown.__name__}
 
 
-def players(s: Scenario, mode: SpotMode, **where: str) -> World:
-    """Rooms a and b, and Actors in them."""
-    world = World(s)
+def players(s: Scenario, mode: SpotMode, *, workers: int = 1, **where: str) -> World:
+    """Rooms a, b and closed, which lets nobody in, and Actors in them."""
+    world = World(s, workers)
+    world.one_gate = mode.one_gate
 
     class Room(WatchedSpot, mode=mode):
         def on_join(self, actor: object) -> None:
             with world.turn(self.spot_id):
                 assert isinstance(actor, WatchedActor)
-                if actor.actor_id == "refused":
+                if actor.actor_id == "refused" or self.spot_id == "closed":
                     raise ValueError("not here")
 
         def on_leave(self, actor: object) -> None:  # noqa: ARG002
@@ -30,7 +31,7 @@ def players(s: Scenario, mode: SpotMode, **where: str) -> World:
     world.spots.register(Room, type_name="room")
     world.actors.register(type("Player", (WatchedActor,), {"world": world}), type_name="player")
     world.start()
-    for room in ("a", "b"):
+    for room in ("a", "b", "closed"):
         world.spots.create("room", room).result()
     for actor_id, room in where.items():
         world.actors.create("player", actor_id, spot=room).result()
@@ -80,7 +81,9 @@ def a_handler_that_fails(s: Scenario) -> None:
     world = players(s, SpotWide, ann="a")
     s.thread("1", world.attempt, "fails", lambda: world.actors.request("ann", "fail b"))
     s.thread("2", world.attempt, "next", lambda: world.actors.request("ann", "hello"))
+    s.thread("3", world.attempt, "same", lambda: world.actors.join("ann", "a"))
     s.check("told", lambda: world.outcome("fails") == ["ValueError"])
+    s.check("where it is it may join", lambda: world.outcome("same") == [None])
     s.check("it never left", lambda: world.outcome("next") == ["a"] and world.homes() == {"ann": ["a"]})
 
 
@@ -166,8 +169,42 @@ def test_refused_at_the_door() -> None:
     run_lines(refused_at_the_door, MODULES, 20)
 
 
+def refused_elsewhere(s: Scenario) -> None:
+    """Its turns still come from the Spot it stays in."""
+    world = players(s, SpotWide, workers=2, ann="a")
+    world.attempt("join", lambda: world.actors.join("ann", "closed"))
+    s.thread("1", world.attempt, "actor", lambda: world.actors.request("ann", "hello"))
+    s.thread("2", world.attempt, "room", lambda: world.spots.request("a", "hello"))
+    s.check("told", lambda: world.outcome("join") == ["ValueError"])
+    s.check("both were answered", lambda: (world.outcome("actor"), world.outcome("room")) == (["a"], ["hello"]))
+
+
+def test_refused_elsewhere() -> None:
+    run_random(refused_elsewhere)
+    run_exhaustive(refused_elsewhere, preemptions=1, switches=0)
+
+
 def a_join_that_takes_too_long(s: Scenario) -> None:
-    """At its deadline it is undone, or it was in time; the registration knows which."""
+    """At its deadline it is given up, and undone when the Spot comes to it."""
+    world = players(s, SpotWide, ann="a")
+    held = world.spots.request("b", "hold", timeout=1000.0).submit()
+
+    def join() -> None:
+        began = s.now
+        world.attempt("join", lambda: world.actors.join("ann", "b", timeout=1.0))
+        s.expect(s.now < began + 5.0, "told at the deadline")
+        world.hold.succeed(None)
+
+    s.thread("mover", join)
+    s.thread("sender", world.attempt, "send", lambda: world.actors.request("ann", "hello", timeout=100.0))
+    s.check("told", lambda: world.outcome("join") == [DeadlineExceeded.__name__])
+    s.check("the room goes on", lambda: held.result(0.0) == "hold")
+    s.check("she is where she was", lambda: world.homes() == {"ann": ["a"]})
+    s.check("her queue works on", lambda: world.outcome("send") == ["a"])
+
+
+def a_deadline_that_meets_the_move(s: Scenario) -> None:
+    """Moved or told; what is told succeeded has happened."""
     world = players(s, SpotWide, ann="a")
     s.timeouts_race(within=5.0)
     s.thread("mover", world.attempt, "join", lambda: world.actors.join("ann", "b", timeout=1.0))
@@ -176,5 +213,7 @@ def a_join_that_takes_too_long(s: Scenario) -> None:
     s.check("a move that is told succeeded", lambda: world.outcome("join") != [None] or world.homes() == {"ann": ["b"]})
 
 
-def test_a_join_that_takes_too_long() -> None:
+def test_joins_and_deadlines() -> None:
     run_random(a_join_that_takes_too_long)
+    run_exhaustive(a_join_that_takes_too_long, preemptions=1, switches=0)
+    run_random(a_deadline_that_meets_the_move)

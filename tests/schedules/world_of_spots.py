@@ -7,7 +7,7 @@ from typing import Any
 
 from zlink_nogil.errors import ZLinkError
 from zlink_nogil.execution import ExecutionLanePolicy
-from zlink_nogil.scheduler import WorkerPool
+from zlink_nogil.scheduler import Completion, WorkerPool
 from zlink_nogil.spots import Actor, Actors, Spot, Spots
 
 from .harness import Scenario
@@ -34,6 +34,10 @@ class World:
         self.born: list[str] = []
         self.inside: dict[str, set[int]] = {}
         self.outcomes: list[tuple[str, Any]] = []
+        self.one_gate = False
+        """Do members share their Spot's turns?"""
+        self.hold: Completion[None] = Completion(pool)
+        """What a Spot that is told to hold its turn waits for."""
 
     def start(self) -> None:
         self.spots.start()
@@ -89,10 +93,12 @@ class WatchedSpot(Spot):
     def on_create(self) -> None:
         self.world.birth(self.spot_id, self)
 
-    def on_str(self, message: str, ctx: Any) -> str:  # noqa: ARG002
+    async def on_str(self, message: str, ctx: Any) -> str:  # noqa: ARG002
         with self.world.turn(self.spot_id):
             self.world.alive(self.spot_id, self)
-            return message
+        if message == "hold":
+            await self.world.hold
+        return message
 
     def on_close(self) -> None:
         with self.world.turn(self.spot_id):
@@ -107,7 +113,8 @@ class WatchedActor(Actor):
         self.world.birth(self.actor_id, self)
 
     def on_str(self, message: str, ctx: Any) -> str | None:
-        with self.world.turn(self.actor_id):
+        gate = f"{ctx.spot_id}" if self.world.one_gate and ctx.spot_id else f"{self.actor_id} alone"
+        with self.world.turn(self.actor_id), self.world.turn(gate):
             self.world.alive(self.actor_id, self)
             self.said.append(message)
             word, _, where = message.partition(" ")
