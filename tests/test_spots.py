@@ -60,9 +60,8 @@ class Echoes(Spot):
 
 
 class Loud(Echoes):
-    """Overrides one, adds one, inherits the rest."""
+    """Overrides one without marking it again, adds one, inherits the rest."""
 
-    @handler
     def say(self, message: Say, ctx: Any) -> str:  # noqa: ARG002 - what a handler takes
         return f"SAID {message.text}"
 

@@ -86,13 +86,19 @@ def check_period(seconds: float) -> float:
     return float(seconds)
 
 
+def _mark_of(owner_class: type[Any], attribute: str) -> _HandlerMark | _TimerMark | None:
+    """A method that overrides a marked one is marked as that is, unless it says otherwise."""
+    marks = (getattr(base.__dict__.get(attribute), _MARK, None) for base in owner_class.__mro__)
+    return next((mark for mark in marks if mark is not None), None)
+
+
 def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None) -> OwnerType:
     """`TypeError` for a handler that is none, `AlreadyExists` for two of one message, or two timers of one name."""
     handlers: dict[str, Handling] = {}
     timers: list[tuple[str, float, str]] = []
     for attribute in dir(owner_class):
         function = getattr(owner_class, attribute)
-        mark = getattr(function, _MARK, None)
+        mark = _mark_of(owner_class, attribute)
         if isinstance(mark, _TimerMark):
             name = check_id("a timer's name", attribute if mark.name is None else mark.name)
             if any(name == known for known, _, _ in timers):
