@@ -136,6 +136,29 @@ def test_spots_that_close() -> None:
         run_lines(scenario, MODULES, 20)
 
 
+def a_member_that_holds_the_turn(s: Scenario) -> None:
+    """When the Spot's time is over its handler is told, or has just gone on; the Actor works on."""
+    world = players(s, SpotWide, ann="a")
+    held = world.actors.request("ann", "hold", timeout=1000.0).submit()
+
+    def resume() -> None:
+        s.sleep(1.1)  # a tenth of a second is left when the members have had their time
+        world.hold.succeed(None)
+
+    s.thread("closer", world.attempt, "close", lambda: world.spots.close("a", timeout=1.0))
+    s.thread("resumer", resume)
+    s.check("closed", lambda: world.outcome("close") == [None])
+    s.check("told, or answered", lambda: type(held.exception(0.0)) in (ShuttingDown, type(None)))
+    s.check("she is nowhere", lambda: world.homes() == {"ann": []})
+    s.check("her queue works on", lambda: world.actors.request("ann", "hello").result() == "None")
+
+
+def test_a_member_that_holds_the_turn() -> None:
+    run_random(a_member_that_holds_the_turn)
+    run_exhaustive(a_member_that_holds_the_turn, preemptions=1, switches=0)
+    run_lines(a_member_that_holds_the_turn, MODULES, 20)
+
+
 def an_actor_that_closes(s: Scenario) -> None:
     """It leaves its Spot with its last turn, wherever it is then."""
     world = players(s, SpotWide, ann="a")
@@ -180,8 +203,7 @@ def refused_elsewhere(s: Scenario) -> None:
 
 
 def test_refused_elsewhere() -> None:
-    run_random(refused_elsewhere)
-    run_exhaustive(refused_elsewhere, preemptions=1, switches=0)
+    run_random(refused_elsewhere, 200)
 
 
 def a_join_that_takes_too_long(s: Scenario) -> None:

@@ -112,7 +112,7 @@ class WatchedActor(Actor):
         self.said: list[str] = []
         self.world.birth(self.actor_id, self)
 
-    def on_str(self, message: str, ctx: Any) -> str | None:
+    async def on_str(self, message: str, ctx: Any) -> str | None:
         gate = f"{ctx.spot_id}" if self.world.one_gate and ctx.spot_id else f"{self.actor_id} alone"
         with self.world.turn(self.actor_id), self.world.turn(gate):
             self.world.alive(self.actor_id, self)
@@ -123,7 +123,9 @@ class WatchedActor(Actor):
             if word == "fail":
                 self.defer_join(where)
                 raise ValueError(message)
-            return str(ctx.spot_id)
+        if message == "hold":
+            await self.world.hold
+        return str(ctx.spot_id)
 
     def on_close(self) -> None:
         self.world.death(self.actor_id, self)
