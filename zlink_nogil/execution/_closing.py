@@ -43,9 +43,9 @@ def _still_running(queues: Sequence[SerialExecutionQueue], timeout: float) -> De
 
 
 async def end_together(
-    queues: Sequence[SerialExecutionQueue], timeout: float, last: SerialExecutionQueue, final: Callable[[], Any] | None
+    queues: Sequence[SerialExecutionQueue], timeout: float, last: SerialExecutionQueue, final: Callable[[], Any]
 ) -> None:
-    """In a task: wait until the closed `queues` are idle, then run `final()` on `last`, and return what it returns.
+    """In a task: wait until the closed `queues` are idle, then run `final()` on `last`.
 
     After `timeout` seconds the queues are expired; `DeadlineExceeded` when something still runs `timeout` seconds later.
     Raises what `final` raises.
@@ -55,8 +55,7 @@ async def end_together(
             queue.expire()
         if not await _quiet(queues, timeout):
             raise _still_running(queues, timeout)
-    if final is not None:
-        await within(timeout, last.enqueue_final(final))
+    await within(timeout, last.enqueue_final(final))
 
 
 async def _quiet(queues: Sequence[SerialExecutionQueue], timeout: float) -> bool:

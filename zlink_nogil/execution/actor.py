@@ -91,7 +91,7 @@ class ActorSerialExecutor:
         self._queue.refuse_new()
         return self._queue
 
-    async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
+    async def end(self, timeout: float, final: Callable[[], Any]) -> None:
         """In a task: as `close`, and then run `final()` on the queue. Once."""
         self._queue.refuse_new()
         await end_together([self._queue], timeout, self._queue, final)

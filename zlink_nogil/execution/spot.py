@@ -218,6 +218,6 @@ class SpotSerialExecutor:
         for queue in self.refuse_new():
             queue.expire()
 
-    async def end(self, timeout: float, final: Callable[[], Any] | None) -> None:
+    async def end(self, timeout: float, final: Callable[[], Any]) -> None:
         """In a task: as `close`, but members go on elsewhere; then run `final()` on the Spot's queue. Once."""
         await end_together(self.refuse_new(), timeout, self._spot, final)
