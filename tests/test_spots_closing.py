@@ -394,3 +394,16 @@ def test_a_forked_child_is_told_at_every_entry(host):
             os._exit(3)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, calls.index(call)
     assert do(host.spots.ref("x"), lambda *_: "works").result(PATIENCE) == "works"
+
+
+def test_a_pool_that_is_closed_before_its_host_is_told_and_the_host_ends(caplog):
+    host = Host(workers=1)
+    host.spots.register(Room)
+    host.start()
+    host.spots.create("Room", "x").result(PATIENCE)
+    host._pool().close(PATIENCE)
+    with pytest.raises(ShuttingDown):
+        host.spots.create("Room", "y").result(PATIENCE)
+    assert host.spots.ids() == ["x"], "nothing is left of the other"
+    host.close(PATIENCE)
+    assert "is closed" in caplog.text

@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import Final, Self
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation
+from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
 from zlink_nogil.messaging import Codecs, Mesh
@@ -214,7 +214,13 @@ class Host:
         self.actors.refuse_creations()
         self.spots.refuse_creations()
         if len(self.actors) or len(self.spots):
-            for error in spawn(self._end_owners(timeout), pool=self._pool()).result():
+            ending = self._end_owners(timeout)
+            try:
+                errors = spawn(ending, pool=self._pool()).result()
+            except ShuttingDown as closed:  # the pool was closed before the host: nobody is left to run their last turns
+                ending.close()
+                errors = [closed]
+            for error in errors:
                 _log.error("closing with work still running: %s", error)
 
     async def _end_owners(self, timeout: float) -> list[BaseException]:

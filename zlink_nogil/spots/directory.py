@@ -117,7 +117,14 @@ class Directory[E: Entry]:
     def _create(self, wanted: _Creation[E], how: Wait | None) -> Completion[Any]:
         entry, mine = self._lane.run(self._claim, wanted)
         if mine:
-            entry.opening = spawn(self._open(entry, wanted.timeout), pool=self.pool())
+            opening = self._open(entry, wanted.timeout)
+            try:
+                entry.opening = spawn(opening, pool=self.pool())
+            except BaseException:  # the pool is closed: nothing is left of it
+                opening.close()
+                self._lane.run(self._give_up, entry)
+                self._lane.run(self._remove, entry)
+                raise
             return entry.opened
         if entry.opened.done() and entry.state is EntryState.OPEN:
             return entry.opened
