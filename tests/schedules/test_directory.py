@@ -39,6 +39,24 @@ def test_many_create_one() -> None:
     run_lines(many_create_one, MODULES)
 
 
+def made_by_a_message(s: Scenario) -> None:
+    """Of two first messages to an id that is made on demand, one makes it, and both are answered."""
+    world = World(s, 1)
+    world.spots.register(type("Room", (WatchedSpot,), {"world": world}), type_name="room", on_demand="r")
+    world.start()
+    s.thread("1", world.attempt, "1", lambda: world.spots.request("r", "hello"))
+    s.thread("2", world.attempt, "2", lambda: world.spots.request("r", "hello"))
+    s.check("one was made", lambda: world.born == ["r"])
+    s.check("both were answered", lambda: world.outcome("1") == world.outcome("2") == ["hello"])
+    s.check("all are at rest", world.at_rest)
+
+
+def test_made_by_a_message() -> None:
+    run_random(made_by_a_message)
+    run_exhaustive(made_by_a_message, preemptions=1, switches=0)
+    run_lines(made_by_a_message, MODULES)
+
+
 def create_and_close(s: Scenario) -> None:
     """Whoever comes while one closes waits for its end and gets the next; two never live at once."""
     world = rooms(s)

@@ -13,6 +13,7 @@ from zlink_nogil.spots import Actor, Actors, Spot, Spots
 from .harness import Scenario
 
 MODULES = [
+    "zlink_nogil.spots.creations",
     "zlink_nogil.spots.directory",
     "zlink_nogil.spots.entry",
     "zlink_nogil.spots.spots",

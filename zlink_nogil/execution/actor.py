@@ -9,13 +9,15 @@ Ownership
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from zlink_nogil.errors import ZLinkError
 from zlink_nogil.execution._closing import end_together
 from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.execution.snapshot import QueueStateSnapshot
+from zlink_nogil.execution.turn import Turn
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
 
 __all__ = ["ActorSerialExecutor"]
@@ -37,6 +39,10 @@ class ActorSerialExecutor:
     def execute_actor(self, work: Callable[[], Any], payload_bytes: int = 0) -> Completion[Any]:
         """Run a handler's `work()`, which holds `payload_bytes` bytes besides the fixed cost."""
         return self._queue.enqueue_with_payload_bytes(work, payload_bytes)
+
+    def admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
+        """As `SerialExecutionQueue.admit`."""
+        return self._queue.admit(turns)
 
     def execute_lifecycle(self, work: Callable[[], Any]) -> Completion[Any]:
         """Run join, leave and the like: ahead of what waits, but not for ever."""

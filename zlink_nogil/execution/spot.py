@@ -14,10 +14,10 @@ Ownership
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from zlink_nogil.errors import AlreadyExists, InvalidOperation, ShuttingDown
+from zlink_nogil.errors import AlreadyExists, InvalidOperation, ShuttingDown, ZLinkError
 from zlink_nogil.execution import _waits
 from zlink_nogil.execution._closing import close_together, end_together
 from zlink_nogil.execution._queue_map import QueueMap
@@ -26,6 +26,7 @@ from zlink_nogil.execution.mode import SpotMode
 from zlink_nogil.execution.policy import ExecutionLanePolicy
 from zlink_nogil.execution.queue import SerialExecutionQueue
 from zlink_nogil.execution.snapshot import QueueStateSnapshot
+from zlink_nogil.execution.turn import Turn
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool, default_pool
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -90,6 +91,14 @@ class SpotSerialExecutor:
         debug_assert_on_lane(self._lane)
         self._check_open()
         return self._spot.enqueue_with_payload_bytes(work, payload_bytes)
+
+    def admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
+        """Admit turns to the Spot's queue in one critical section; returns the refused ones with the reason each."""
+        return self._lane.run(self._admit, turns)
+
+    def _admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
+        debug_assert_on_lane(self._lane)
+        return self._spot.admit(turns)
 
     def execute_actor(self, actor_id: str, work: Callable[[], Any], payload_bytes: int = 0) -> Completion[Any]:
         """Run a handler's `work()` of the Actor `actor_id`: in order for one Actor; see the modes for others."""

@@ -133,6 +133,9 @@ class Actors(Directory[ActorEntry]):
     def _maker(self, spot: SpotRef | str | None) -> Callable[[OwnerType, str], ActorEntry]:
         return functools.partial(ActorEntry, self, None if spot is None else spot_id_of(spot))
 
+    def _first_made(self, owner_type: OwnerType, owner_id: str) -> ActorEntry:
+        return ActorEntry(self, None, owner_type, owner_id)
+
     # -- membership and registration ----------------------------------------------------------------------------------
 
     def join(self, actor_id: str, spot: SpotRef | str, *, timeout: float | None = None) -> Call[None]:

@@ -14,76 +14,63 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import (
     AlreadyExists,
-    Cancelled,
     DeadlineExceeded,
     InvalidOperation,
-    NotConfigured,
     NotFound,
     ShuttingDown,
-    TypeMismatch,
 )
 from zlink_nogil.execution import Call
-from zlink_nogil.execution.call import REQUEST_TIMEOUT, checked_timeout
-from zlink_nogil.scheduler import Completion, Wait, WorkerPool
+from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, checked_timeout
+from zlink_nogil.scheduler import Completion, Wait
 from zlink_nogil.scheduler.spawning import spawn
 from zlink_nogil.scheduler.waiting import end_of
 from zlink_nogil.scheduler.waiting import timeout as within
 from zlink_nogil.spots.annotations import message_name
+from zlink_nogil.spots.creations import Creations
+from zlink_nogil.spots.elsewhere import Asked
 from zlink_nogil.spots.entry import Entry, EntryState
 from zlink_nogil.spots.handlers import OwnerType, read_class
 from zlink_nogil.spots.message import NO_METADATA, Message, Request, checked_metadata
 from zlink_nogil.spots.names import check_id
-from zlink_nogil.state import StateLane, debug_assert_on_lane
+from zlink_nogil.state import debug_assert_on_lane
 
 __all__ = ["CLOSE_TIMEOUT", "Directory"]
 
 CLOSE_TIMEOUT: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Creation[E: Entry]:
-    owner_type: OwnerType
-    owner_id: str
-    only_new: bool
-    timeout: float
-    make: Callable[[OwnerType, str], E]
-
-
-class Directory[E: Entry]:
+class Directory[E: Entry](Creations[E]):
     """Thread-safe. `kind` ("spot") appears in errors; `pool()` is asked for when the first entry is made."""
 
     owner_class: type[Any]
     has_timers = False
 
-    def __init__(self, kind: str, pool: Callable[[], WorkerPool]) -> None:
-        self.kind = kind
-        self.pool = pool
-        self._lane = StateLane(f"{kind} directory")
-        self._types: Mapping[str, OwnerType] = {}
-        self._entries: dict[str, E] = {}
-        self._started = False
-        self._closed = False
-
     # -- before the start -------------------------------------------------------------------------------------------
 
     def register(
-        self, owner_class: type[Any], *, type_name: str | None = None, factory: Callable[[], Any] | None = None
+        self,
+        owner_class: type[Any],
+        *,
+        type_name: str | None = None,
+        factory: Callable[[], Any] | None = None,
+        on_demand: str | None = None,
     ) -> None:
         """Make `owner_class` known as `type_name` (default: its name), before the host starts.
 
+        With `on_demand`, ids that begin with it are made when they are first spoken to, at one of the nodes that registered
+        the same (the longest beginning decides). Otherwise somebody creates them.
         `factory()` makes an object (default: the class without arguments), on the object's own first turn. `TypeError` for
         what is no such class or has a handler that is none, `AlreadyExists` for a second one of that name.
         """
         if not (isinstance(owner_class, type) and issubclass(owner_class, self.owner_class)):
             raise TypeError(f"a {self.kind} is a subclass of {self.owner_class.__name__}, not {owner_class!r}")
         name = check_id("a type name", owner_class.__name__ if type_name is None else type_name)
-        owner_type = read_class(name, owner_class, factory)
+        owner_type = read_class(name, owner_class, factory, on_demand)
         if owner_type.timers and not self.has_timers:
             raise TypeError(
                 f"{owner_class.__qualname__} has a timer {owner_type.timers[0][0]!r}, but a {self.kind} has none"
@@ -98,119 +85,13 @@ class Directory[E: Entry]:
             raise AlreadyExists(f"there is a {self.kind} type {owner_type.type_name!r} already")
         self._types = {**self._types, owner_type.type_name: owner_type}
 
+    def beginnings(self) -> list[str]:
+        """Of the ids that are made on demand here."""
+        return [known.on_demand for known in self._types.values() if known.on_demand is not None]
+
     def start(self) -> None:
         """By the host."""
         self._started = True
-
-    # -- creating ---------------------------------------------------------------------------------------------------
-
-    def _creation(
-        self, type_name: str, owner_id: str, only_new: bool, timeout: float | None, make: Callable[[OwnerType, str], E]
-    ) -> Call[Any]:
-        owner_type = self._types.get(check_id("a type name", type_name))
-        if owner_type is None:
-            raise NotConfigured(f"there is no {self.kind} type {type_name!r}")
-        check_id(f"a {self.kind} id", owner_id)
-        wanted = _Creation(owner_type, owner_id, only_new, checked_timeout(timeout, REQUEST_TIMEOUT), make)
-        return Call(functools.partial(self._create, wanted))
-
-    def _create(self, wanted: _Creation[E], how: Wait | None) -> Completion[Any]:
-        entry, mine = self._lane.run(self._claim, wanted)
-        if mine:
-            opening = self._open(entry, wanted.timeout)
-            try:
-                entry.opening = spawn(opening, pool=self.pool())
-            except BaseException:  # the pool is closed: nothing is left of it
-                opening.close()
-                self._lane.run(self._give_up, entry)
-                self._lane.run(self._remove, entry)
-                raise
-            return entry.opened
-        if entry.opened.done() and entry.state is EntryState.OPEN:
-            return entry.opened
-        if how is not None and entry.executor.is_current():
-            raise InvalidOperation(
-                f"{how.value} on a turn of {entry.label} would wait for itself: for its creation, or its successor's"
-            )
-        return spawn(self._create_after(entry, wanted), pool=self.pool())
-
-    def _claim(self, wanted: _Creation[E]) -> tuple[E, bool]:
-        debug_assert_on_lane(self._lane)
-        self._check_open()
-        owner_type, owner_id = wanted.owner_type, wanted.owner_id
-        entry = self._entries.get(owner_id)
-        if entry is None:
-            entry = self._entries[owner_id] = _sync.read_by_many(wanted.make(owner_type, owner_id))
-            return entry, True
-        if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
-            if wanted.only_new:
-                raise AlreadyExists(f"there is a {self.kind} {owner_id!r} already")
-            if entry.owner_type is not owner_type:
-                raise TypeMismatch(f"{entry.label} is a {entry.owner_type.type_name!r}, not a {owner_type.type_name!r}")
-        return entry, False
-
-    def _check_open(self) -> None:
-        if not self._started:
-            raise InvalidOperation("the host has not been started")
-        if self._closed:
-            raise ShuttingDown("the host is shutting down")
-
-    async def _create_after(self, entry: E, wanted: _Creation[E]) -> Any:
-        """In a task: when the present one has opened, or ended. Its deadline and cancellation are this caller's own."""
-        deadline = _sync.monotonic() + wanted.timeout
-        if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
-            await within(wanted.timeout, end_of(entry.opened))
-            if entry.opened.cancelled():
-                raise ShuttingDown("the creation was cancelled")
-            return entry.opened.outcome()
-        await within(wanted.timeout, end_of(entry.ended))
-        return await within(max(0.0, deadline - _sync.monotonic()), self._create(wanted, None))
-
-    async def _open(self, entry: E, timeout: float) -> None:
-        """In a task, once per entry."""
-        activation: Completion[None] | None = None
-        try:
-            activation = entry.executor.execute_lifecycle(functools.partial(self._activate, entry))
-            await within(timeout, end_of(activation))
-            error = activation.exception()
-            if isinstance(error, Cancelled):
-                error = ShuttingDown("the creation was cancelled")
-        except BaseException as raised:
-            error = raised
-        if not self._lane.run(self._give_up, entry):
-            entry.begin()
-            entry.opened.succeed(entry.ref)
-            return
-        assert error is not None, "an activation without an error opens it"
-        entry.opened.fail(error)
-        if activation is not None:
-            activation.cancel()
-            await end_of(activation)
-        entry.abandon()
-        self._lane.run(self._remove, entry)
-        entry.ended.succeed(None)
-
-    async def _activate(self, entry: E) -> None:
-        """On the owner's first turn: at its end it is decided whether there is one."""
-        try:
-            await entry.activate()
-            self._lane.run(entry.move, EntryState.OPEN)  # raises when it was given up
-        except BaseException:
-            await entry.deactivate()
-            raise
-
-    def _give_up(self, entry: E) -> bool:
-        """False when the creation is over, and well."""
-        debug_assert_on_lane(self._lane)
-        if entry.state is not EntryState.CREATING:
-            return False
-        entry.move(EntryState.CLOSING)
-        return True
-
-    def _remove(self, entry: E) -> None:
-        debug_assert_on_lane(self._lane)
-        entry.move(EntryState.CLOSED)
-        del self._entries[entry.owner_id]
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -219,20 +100,24 @@ class Directory[E: Entry]:
         owner_id: str,
         message: Any,
         *,
+        timeout: float | None = None,
         metadata: Mapping[str, bytes] = NO_METADATA,
         declared: Any = None,
         name: str | None = None,
     ) -> Call[None]:
-        """A one-way message, complete when it was accepted. Options as in `request`."""
-        name = name or message_name(type(message) if declared is None else declared)
-        return Call(functools.partial(self._start, owner_id, name, message, checked_metadata(metadata), None))
+        """A one-way message, complete when it was accepted: by the owner's queue here, or by the socket to its node.
+
+        `timeout` in seconds (default 1) for finding another node and for its socket. Options as in `request`.
+        """
+        timeout = checked_timeout(timeout, SEND_TIMEOUT)
+        return self._call(owner_id, message, False, None, timeout, metadata, declared, name)
 
     def request[R](
         self,
         owner_id: str,
         message: Any,
         *,
-        reply: type[R] | Any = Any,  # noqa: ARG002 - for the reader and the type checker: values are handed over as they are
+        reply: type[R] | Any = Any,
         timeout: float | None = None,
         metadata: Mapping[str, bytes] = NO_METADATA,
         declared: Any = None,
@@ -240,44 +125,68 @@ class Directory[E: Entry]:
     ) -> Call[R]:
         """A message whose handler's return value comes back.
 
-        `reply` is the value's type; `timeout` in seconds (default 5) until the answer is here; `metadata` str to bytes;
-        `declared` the type that names the message (default: the message's class), `name` its name. Errors of the call:
-        `NotFound` (no such id, no such handler), `CapacityExceeded`, `DeadlineExceeded`, `ShuttingDown`, `InvalidOperation`
-        where the caller's turn would wait for itself, and whatever the handler raises.
+        `reply` is the value's type (within a process the value is handed over as it is); `timeout` in seconds (default 5)
+        until the answer is here; `metadata` str to bytes; `declared` the type that names and encodes the message (default:
+        the message's class), `name` its name. Errors of the call: `NotFound` (no such id, no such handler),
+        `CapacityExceeded`, `DeadlineExceeded`, `ShuttingDown`, `InvalidOperation` where the caller's turn would wait for
+        itself, and whatever the handler raises; from another node also `Unavailable`, and `InternalFailure` with type and
+        text for what the handler raises.
         """
-        name = name or message_name(type(message) if declared is None else declared)
-        seconds = checked_timeout(timeout, REQUEST_TIMEOUT)
-        return Call(functools.partial(self._start, owner_id, name, message, checked_metadata(metadata), seconds))
+        timeout = checked_timeout(timeout, REQUEST_TIMEOUT)
+        return self._call(owner_id, message, True, reply, timeout, metadata, declared, name)
 
-    def _start(
+    def _call(
         self,
         owner_id: str,
-        name: str,
         value: Any,
+        is_request: bool,
+        reply: Any,
+        timeout: float,
         metadata: Mapping[str, bytes],
-        timeout: float | None,
-        how: Wait | None,
-    ) -> Completion[Any]:
+        declared: Any,
+        name: str | None,
+    ) -> Call[Any]:
+        declared = type(value) if declared is None else declared
+        name = name or message_name(declared)
+        metadata = checked_metadata(metadata)
+        asked = Asked(owner_id, name, value, declared, is_request, reply, metadata, timeout)
+        return Call(functools.partial(self._start, asked))
+
+    def _start(self, asked: Asked, how: Wait | None) -> Completion[Any]:
+        owner_id = asked.owner_id
         while True:
-            entry = self._entries.get(owner_id) or self.entry(owner_id)
-            handling = entry.owner_type.handlers.get(name)
-            if handling is None:
-                raise NotFound(f"{entry.label}, a {entry.owner_type.type_name!r}, has no handler for {name!r}")
-            if timeout is None:
-                message = Message(entry, handling, value, metadata)
+            entry = self._entries.get(owner_id) or self._found(owner_id)
+            if entry is None:
+                assert self.elsewhere is not None, "what is nowhere else is made here or refused"
+                return self.elsewhere.start(self.kind, asked, how)
+            handling = entry.owner_type.handlers.get(asked.name) or entry.handling(asked.name)
+            if not asked.is_request:
+                message = Message(entry, handling, asked.value, asked.metadata)
             else:
                 if how is not None:
                     entry.executor.check_wait(None, how)
-                message = Request(entry, handling, value, metadata, timeout)
+                message = Request(entry, handling, asked.value, asked.metadata, asked.timeout)
             try:
                 return entry.submit(message)
             except ShuttingDown:
                 message.forget()
-                if self._entries.get(owner_id) in (entry, None):
+                if self._entries.get(owner_id) is entry or self._closed:
                     raise
             except BaseException:
                 message.forget()
                 raise
+
+    def _found(self, owner_id: str) -> E | None:
+        """By a message to nobody known: who is made for it; None to look elsewhere; `NotFound` when there is no more."""
+        if self.elsewhere is None:
+            return self.on_demand(owner_id) or self.entry(owner_id)
+        if not self._started:
+            self._check_open()
+        return None
+
+    def find(self, owner_id: str) -> E | None:
+        """Who is here now."""
+        return self._entries.get(owner_id)
 
     def entry(self, owner_id: str) -> E:
         """`NotFound` when there is none; `InvalidOperation` before the start, `ShuttingDown` after the end."""
@@ -320,6 +229,8 @@ class Directory[E: Entry]:
             await entry.end(timeout)
         except BaseException as raised:
             error = raised
+        if self.elsewhere is not None:
+            self.elsewhere.release(self.kind, entry.owner_id)
         self._lane.run(self._remove, entry)
         if error is None:
             entry.ended.succeed(None)

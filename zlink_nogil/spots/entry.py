@@ -9,6 +9,8 @@ Ownership
     `owner`                    set on the first turn, and taken back there when the creation fails
     `registration`             replaced on the directory's lane; read by anybody, one look
     `opening`                  set once, by who creates it, before anybody else sees `opened`
+    `activation`               set once, before anybody sees the entry
+    `failure`                  set on the first turn, when there is going to be no owner
     `opened`, `ended`          completions
     the rest                   read-only
 """
@@ -17,14 +19,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any
 
-from zlink_nogil.errors import InvalidOperation
-from zlink_nogil.execution import ActorSerialExecutor, SpotSerialExecutor
+from zlink_nogil.errors import InvalidOperation, NotFound, ZLinkError
+from zlink_nogil.execution import ActorSerialExecutor, SpotSerialExecutor, Turn
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool
-from zlink_nogil.spots.handlers import OwnerType
+from zlink_nogil.spots.handlers import Handling, OwnerType
 from zlink_nogil.spots.message import Message
 from zlink_nogil.spots.snapshot import ActorStateSnapshot
 
@@ -67,6 +69,8 @@ class Entry(ABC):
         self.owner: Any = None
         self.state = EntryState.CREATING
         self.opening: Completion[None] | None = None
+        self.activation: Completion[None] | None = None
+        self.failure: BaseException | None = None
         self.opened: Completion[Any] = Completion(pool, canceller=self._cancel_opening)
         self.ended: Completion[None] = Completion(pool, canceller=_never, on_wait=self._check_end)
         self.accepted: Completion[None] = Completion(pool)
@@ -77,6 +81,13 @@ class Entry(ABC):
         if (self.state, state) not in _TRANSITIONS:
             raise InvalidOperation(f"{self.label} is {self.state.name.lower()} and cannot become {state.name.lower()}")
         self.state = state
+
+    def handling(self, name: str) -> Handling:
+        """`NotFound` when no handler takes messages of that name."""
+        handling = self.owner_type.handlers.get(name)
+        if handling is None:
+            raise NotFound(f"{self.label}, a {self.owner_type.type_name!r}, has no handler for {name!r}")
+        return handling
 
     def _cancel_opening(self) -> bool:
         return self.opening is not None and self.opening.cancel()
@@ -109,6 +120,10 @@ class Entry(ABC):
     @abstractmethod
     def submit(self, message: Message) -> Completion[Any]:
         """Give the message to the executor."""
+
+    def admit(self, turns: Iterable[Turn]) -> list[tuple[Turn, ZLinkError]]:
+        """Append messages of other nodes in one critical section; returns the refused ones with the reason each."""
+        return self.executor.admit(turns)
 
     @abstractmethod
     async def end(self, timeout: float) -> None:

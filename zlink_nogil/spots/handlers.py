@@ -49,13 +49,14 @@ class Handling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnerType:
-    """A registered class. `timers` is (name, seconds, name of the method)."""
+    """A registered class. `timers` is (name, seconds, name of the method), `on_demand` how ids that it makes begin."""
 
     type_name: str
     owner_class: type[Any]
     factory: Callable[[], Any]
     handlers: Mapping[str, Handling]
     timers: tuple[tuple[str, float, str], ...]
+    on_demand: str | None
 
 
 def handler(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
@@ -92,7 +93,9 @@ def _mark_of(owner_class: type[Any], attribute: str) -> _HandlerMark | _TimerMar
     return next((mark for mark in marks if mark is not None), None)
 
 
-def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None) -> OwnerType:
+def read_class(
+    type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None, on_demand: str | None
+) -> OwnerType:
     """`TypeError` for a handler that is none, `AlreadyExists` for two of one message, or two timers of one name."""
     handlers: dict[str, Handling] = {}
     timers: list[tuple[str, float, str]] = []
@@ -110,4 +113,4 @@ def read_class(type_name: str, owner_class: type[Any], factory: Callable[[], Any
             if name in handlers:
                 raise AlreadyExists(f"{owner_class.__qualname__} has two handlers for {name!r}")
             handlers[sys.intern(name)] = _sync.read_by_many(Handling(name, message_type, reply_type, function))
-    return OwnerType(type_name, owner_class, factory or owner_class, handlers, tuple(timers))
+    return OwnerType(type_name, owner_class, factory or owner_class, handlers, tuple(timers), on_demand)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import Cancelled, NotFound, ShuttingDown
@@ -46,6 +46,25 @@ def checked_metadata(metadata: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return dict(metadata)
 
 
+class _Known(Protocol):
+    """A message as its context knows it: a `Message`, or one that has come from another node."""
+
+    @property
+    def source(self) -> str | None: ...
+    @property
+    def deadline(self) -> float: ...
+    @property
+    def metadata(self) -> Mapping[str, bytes]: ...
+    @property
+    def handling(self) -> Handling: ...
+    @property
+    def entry(self) -> Entry: ...
+    @property
+    def registration(self) -> ActorStateSnapshot | None: ...
+    @property
+    def interruption(self) -> BaseException | None: ...
+
+
 class MessageContext:
     """What a handler may know of its message. `deadline` is in `time.monotonic()`'s seconds, infinite for a send.
 
@@ -54,7 +73,7 @@ class MessageContext:
 
     __slots__ = ("_message",)
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: _Known) -> None:
         self._message = message
 
     @property
@@ -68,6 +87,11 @@ class MessageContext:
     @property
     def deadline(self) -> float:
         return self._message.deadline
+
+    @property
+    def source(self) -> str | None:
+        """The id of the node it came from, None for this process."""
+        return self._message.source
 
     @property
     def spot_id(self) -> str | None:
@@ -94,6 +118,8 @@ class Message(SubmittedTurn):
     """A send."""
 
     __slots__ = ("deadline", "entry", "handling", "metadata", "registration", "value")
+
+    source: str | None = None
 
     def __init__(self, entry: Entry, handling: Handling, value: Any, metadata: Mapping[str, bytes]) -> None:
         super().__init__(None, _size(value, metadata))

@@ -35,12 +35,13 @@ class _Ref:
         self,
         message: Any,
         *,
+        timeout: float | None = None,
         metadata: Mapping[str, bytes] = NO_METADATA,
         declared: Any = None,
         name: str | None = None,
     ) -> Call[None]:
         """See `Directory.send`."""
-        return self._directory.send(self.id, message, metadata=metadata, declared=declared, name=name)
+        return self._directory.send(self.id, message, timeout=timeout, metadata=metadata, declared=declared, name=name)
 
     def request[R](
         self,

@@ -104,6 +104,9 @@ class Spots(Directory[SpotEntry]):
         """The Spot of that id, made now if there is none: one, whoever asks. `TypeMismatch` if it is of another type."""
         return self._creation(type_name, spot_id, False, timeout, functools.partial(SpotEntry, self))
 
+    def _first_made(self, owner_type: OwnerType, owner_id: str) -> SpotEntry:
+        return SpotEntry(self, owner_type, owner_id)
+
     def inspect(self) -> list[SpotInspection]:
         """Every Spot, each at a moment of its own."""
         return [entry.inspect() for entry in self.entries() if entry.state is not EntryState.CLOSED]
