@@ -76,7 +76,7 @@ class Desk:
         peer: object = "peer",
         decode: Callable[[bytes], Any] | None = None,
     ) -> Operation:
-        operation = self.operations.new(timeout, peer, (decode or bytes) if request else None)
+        operation = self.operations.new(Operation, timeout, peer, (decode or bytes) if request else None)
         self.operations.submit(operation, lambda started: self.operations.send(b"alias", b"record", request, started))
         return operation
 

@@ -123,26 +123,31 @@ def test_bytes_that_are_no_route_are_a_protocol_error(route):
 # -- extras: key and metadata -------------------------------------------------------------------------------------------
 
 
+addresses = st.just(wire.NOBODY) | st.builds(wire.Address, st.sampled_from(wire.OwnerKind), st.text(max_size=40))
+
+
 @quick
-@given(st.none() | st.text(max_size=40), metadata)
-def test_key_and_metadata_come_back(key, entries):
-    assert wire.unpack_extras(wire.pack_extras(key, entries)) == (key, entries)
+@given(addresses, metadata)
+def test_owner_and_metadata_come_back(address, entries):
+    assert wire.unpack_extras(wire.pack_extras(address, entries)) == (address, entries)
 
 
 def test_no_key_is_not_the_empty_key():
-    assert wire.unpack_extras(wire.pack_extras(None, {"a": b""}))[0] is None
-    assert wire.unpack_extras(wire.pack_extras("", {}))[0] == ""
-    assert wire.pack_extras(None, {}) == b""
+    assert wire.unpack_extras(wire.pack_extras(wire.NOBODY, {"a": b""}))[0] == wire.NOBODY
+    empty = wire.Address(wire.OwnerKind.KEY, "")
+    assert wire.unpack_extras(wire.pack_extras(empty, {}))[0] == empty != wire.NOBODY
+    assert wire.pack_extras(wire.NOBODY, {}) == b""
 
 
 def test_extras_cut_off_at_any_byte_are_a_protocol_error_or_fewer_entries():
-    whole = wire.pack_extras("key", {"one": b"1", "two": b"22"})
+    address = wire.Address(wire.OwnerKind.SPOT, "id")
+    whole = wire.pack_extras(address, {"one": b"1", "two": b"22"})
     for size in range(1, len(whole)):
         try:
-            key, entries = wire.unpack_extras(whole[:size])
+            back, entries = wire.unpack_extras(whole[:size])
         except ProtocolError:
             continue
-        assert key == "key"
+        assert back == address
         assert entries in ({}, {"one": b"1"})  # a cut between two entries
 
 
@@ -160,16 +165,33 @@ def test_any_bytes_are_extras_or_a_protocol_error(data):
     [
         ("k" * 70_000, {}),
         ("\ud800", {}),
-        (None, {f"m{n}": b"" for n in range(65)}),
-        (None, {"n" * 256: b""}),
-        (None, {"name": "text"}),
-        (None, {7: b""}),
-        (None, {"name": bytearray(b"x")}),
+        ("", {f"m{n}": b"" for n in range(65)}),
+        ("", {"n" * 256: b""}),
+        ("", {"name": "text"}),
+        ("", {7: b""}),
+        ("", {"name": bytearray(b"x")}),
     ],
 )
-def test_a_key_or_metadata_that_cannot_be_packed_is_a_value_error(key, entries):
+def test_an_owner_or_metadata_that_cannot_be_packed_is_a_value_error(key, entries):
     with pytest.raises(ValueError):  # noqa: PT011 - each case has a message of its own
-        wire.pack_extras(key, entries)
+        wire.pack_extras(wire.Address(wire.OwnerKind.KEY, key), entries)
+
+
+@quick
+@given(st.sampled_from(wire.OwnerKind), st.text(max_size=80))
+def test_that_an_owner_is_not_there_comes_back_with_its_address(kind, owner_id):
+    back = wire.unpack_error(wire.pack_error(wire.NotHere(wire.Address(kind, owner_id))))
+    assert isinstance(back, wire.NotHere)
+    assert back.address == (kind, owner_id)
+
+
+@quick
+@given(st.binary(max_size=40), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+def test_a_record_for_another_life_differs_in_that_only(payload, generation, timeout_ms):
+    parts = (wire.Kind.REQUEST, b"a\0b\0c", wire.pack_extras(wire.Address(wire.OwnerKind.ACTOR, "x"), {}), payload)
+    record = wire.pack(*parts, generation=1, operation=(2, 3), reply_route=4, timeout_ms=5)
+    expected = wire.pack(*parts, generation=generation, operation=(2, 3), reply_route=4, timeout_ms=timeout_ms)
+    assert wire.readdress(record, generation, timeout_ms) == expected
 
 
 # -- errors -------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Watched:
         return self.submit(timeout, is_request=False)
 
     def submit(self, timeout: float, is_request: bool) -> Operation | None:
-        operation = self.table.new(timeout, PEER, bytes.decode if is_request else None)
+        operation = self.table.new(Operation, timeout, PEER, bytes.decode if is_request else None)
         route = operation.reply_route
         self.ends[route] = []
         operation.add_waker(lambda _: self.ends[route].append("ended"))

@@ -286,7 +286,7 @@ def a_reply_for_two(s: Scenario) -> None:
         s.step("decodes")
         return record.decode()
 
-    operation = watched.table.new(1000.0, PEER, decode)
+    operation = watched.table.new(Operation, 1000.0, PEER, decode)
     watched.slots.take()
     for name in "ab":
         s.thread(name, lambda: s.expect(operation.result() == "reply", "both see it"))
@@ -310,7 +310,7 @@ def a_reply_that_cannot_be_decoded(failure: Exception, seen: type[ZLinkError]) -
             s.step("decodes")
             raise failure
 
-        operation = watched.table.new(1000.0, PEER, decode)
+        operation = watched.table.new(Operation, 1000.0, PEER, decode)
         watched.slots.take()
         for name in "ab":
             s.thread(name, lambda: s.expect(type(operation.exception()) is seen, "both see it"))
@@ -329,7 +329,7 @@ def lost_while_it_begins(s: Scenario) -> None:
     watched = Watched(s)
 
     def ask() -> None:
-        operation = watched.table.new(5.0, PEER, bytes.decode)
+        operation = watched.table.new(Operation, 5.0, PEER, bytes.decode)
 
         def fails(_: Operation) -> bool:
             s.step("finds the peer gone")
@@ -356,7 +356,7 @@ def lost_while_it_is_registered(s: Scenario) -> None:
     watched = Watched(s)
 
     def ask() -> None:
-        operation = watched.table.new(5.0, PEER, bytes.decode)
+        operation = watched.table.new(Operation, 5.0, PEER, bytes.decode)
         watched.table.submit(operation, lambda _: False)
         watched.table.peer_lost(PEER)
         s.expect(isinstance(operation.exception(), Unavailable), "lost")

@@ -24,11 +24,12 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
-from zlink_nogil.messaging import Codecs, Mesh
+from zlink_nogil.messaging import Codecs, LocationStore, Mesh
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.wire import OwnerKind
 from zlink_nogil.scheduler import WorkerPool, default_pool, default_standby, interrupts
 from zlink_nogil.scheduler.spawning import spawn
 from zlink_nogil.spots import ActorInspection, Actors, SpotInspection, Spots
@@ -107,6 +108,8 @@ class Host:
         peers: Iterable[str] = (),
         node_id: str | None = None,
         advertise: str | None = None,
+        locations: str | None = None,
+        location_store: LocationStore | None = None,
     ) -> Mesh:
         """Take part in the mesh `name`.
 
@@ -114,12 +117,20 @@ class Host:
         other nodes' endpoints - one that names us is found by itself -, `node_id` this node's name in the mesh, and
         `advertise` the host name others use when `bind` is a wildcard. `ValueError`, or `AlreadyExists` for a second
         mesh of that name.
+
+        With `locations`, the id of the node that keeps them, the host's Spots and Actors are those of the whole mesh: one
+        per id, called wherever it is. One mesh of a host may have it. `location_store` is what the keeper keeps them in
+        (default: its memory).
         """
         if self._state is not _State.NEW:
             raise InvalidOperation("meshes are added before the host starts")
         if name in self._meshes:
             raise AlreadyExists(f"the host is in mesh {name!r} already")
-        mesh = self._meshes[name] = Mesh(name, bind, list(peers), node_id, advertise, Handlers(self.codecs))
+        if locations is not None and any(mesh.keeper is not None for mesh in self._meshes.values()):
+            raise AlreadyExists("another mesh of the host keeps locations already")
+        handlers = Handlers(self.codecs)
+        mesh = Mesh(name, bind, list(peers), node_id, advertise, handlers, locations, location_store)
+        self._meshes[name] = mesh
         return mesh
 
     def __enter__(self) -> Self:
@@ -142,11 +153,14 @@ class Host:
                 self.codecs,
                 self._policy,
                 self._max_record_bytes,
+                {OwnerKind.SPOT: self.spots, OwnerKind.ACTOR: self.actors},
             )
         self._deferring = interrupts.install()
         try:
             for mesh in self._meshes.values():
                 mesh.start(resources)
+                if mesh.keeper is not None:
+                    self.spots.elsewhere = self.actors.elsewhere = mesh.direct
             self.spots.start()
             self.actors.start()
         except BaseException:

@@ -3,6 +3,8 @@
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.codecs import Codec, Codecs, JsonCodec, RawBytesCodec
 from zlink_nogil.messaging.delivery import Context
+from zlink_nogil.messaging.locations import Location, LocationStore, MemoryLocationStore
 from zlink_nogil.messaging.mesh import Mesh
 
-__all__ = ["Channel", "Codec", "Codecs", "Context", "JsonCodec", "Mesh", "NodeTarget", "RawBytesCodec"]
+__all__ = ["Channel", "Codec", "Codecs", "Context", "JsonCodec", "Location", "LocationStore", "MemoryLocationStore", "Mesh"]
+__all__ += ["NodeTarget", "RawBytesCodec"]

@@ -12,7 +12,7 @@ from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, chec
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector
-from zlink_nogil.messaging.wire import NO_METADATA, Kind, pack_extras
+from zlink_nogil.messaging.wire import NO_METADATA, NOBODY, Address, Kind, OwnerKind, pack_extras
 from zlink_nogil.spots.annotations import message_name
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class _Target(ABC):
     ) -> Call[Any]:
         if key is not None and not isinstance(key, str):
             raise TypeError(f"a key must be a str, not {type(key).__name__}")
-        extras = pack_extras(key, metadata)
+        address = NOBODY if key is None else Address(OwnerKind.KEY, key)
+        extras = pack_extras(address, metadata)
         declared = type(value) if declared is None else declared
         message = Message(
             self._choose,
@@ -93,7 +94,7 @@ class _Target(ABC):
             value,
             declared,
             reply,
-            key,
+            address,
             extras,
             timeout,
         )

@@ -30,7 +30,7 @@ from zlink_nogil.execution import Turn
 from zlink_nogil.messaging.answer import Answer, send_error, send_reply
 from zlink_nogil.messaging.handlers import Route
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, pack_route
+from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, NotHere, pack_route
 
 __all__ = ["Context", "Delivery"]
 
@@ -58,15 +58,15 @@ class Context:
 class Delivery(Turn):
     __slots__ = (
         "_answer",
-        "_deadline",
         "_header",
         "_key",
-        "_metadata",
         "_most",
         "_permit",
         "_permits",
         "_record",
         "_route",
+        "deadline",
+        "metadata",
     )
 
     def __init__(
@@ -86,8 +86,8 @@ class Delivery(Turn):
         self._header = header
         self._route = route
         self._key = key
-        self._metadata = metadata
-        self._deadline = deadline
+        self.metadata = metadata
+        self.deadline = deadline
         self._answer = answer
         self._permits = permits
         self._permit = True
@@ -102,7 +102,7 @@ class Delivery(Turn):
         return self._header.operation_high, self._header.operation_low
 
     def begin(self) -> Any:
-        if _sync.monotonic() >= self._deadline:
+        if _sync.monotonic() >= self.deadline:
             raise DeadlineExceeded("the request waited for its turn until its deadline")
         handler = self._route.handler
         record, self._record = self._record, None
@@ -111,13 +111,18 @@ class Delivery(Turn):
             message = self._route.codec.decode(record[self._header.payload_at :], handler.message_type)
         except Exception as error:  # whatever a codec or a message type's constructor makes of bad bytes
             raise ProtocolError(f"{handler.message_name!r} cannot be decoded: {error}") from None
+        return self._call(message)
+
+    def _call(self, message: Any) -> Any:
+        """W3: the permit goes back just before the handler's first instruction."""
+        handler = self._route.handler
         ctx = Context(
             handler.channel,
             handler.message_name,
             self._key,
-            self._metadata,
+            self.metadata,
             self._answer.source,
-            self._deadline,
+            self.deadline,
             self,
         )
         self.return_permit()
@@ -142,9 +147,13 @@ class Delivery(Turn):
         self.return_permit()
         self._record = None
         if self.is_request:
-            send_error(self._answer, self._operation, self._header.reply_route, _as_told(error))
+            self.tell(_as_told(error))
         elif not isinstance(error, ShuttingDown | Cancelled):
             _log.error("a send to %r failed", self._route.handler.message_name, exc_info=error)
+
+    def tell(self, error: ZLinkError) -> None:
+        """Answer with `error`."""
+        send_error(self._answer, self._operation, self._header.reply_route, error)
 
     def return_permit(self) -> None:
         """Give the permit back if it was not yet."""
@@ -158,6 +167,8 @@ def _as_told(error: BaseException) -> ZLinkError:
     try:
         if isinstance(error, Unavailable):
             return Unavailable(error.message, accepted=True)  # whoever was asked for help: this record had been accepted
+        if isinstance(error, NotHere):
+            return error
         if isinstance(error, ZLinkError):
             return ZLinkError.of(error.kind, error.message)
         if isinstance(error, Cancelled):

@@ -15,30 +15,47 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InternalFailure, ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.execution import Turn
 from zlink_nogil.messaging.answer import Answer, send_error
 from zlink_nogil.messaging.delivery import Delivery
+from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.handlers import Handlers
-from zlink_nogil.messaging.owners import OwnerName, Owners
+from zlink_nogil.messaging.owners import OwnerName, Owners, owner_of
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack_extras
+from zlink_nogil.messaging.wire import Header, Kind, Malformed, NotHere, OwnerKind, unpack_extras
+from zlink_nogil.spots.entry import Entry
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "Owner"]
 
 _log = logging.getLogger("zlink_nogil.messaging")
+
+
+type Owner = OwnerName | Entry
+"""Of a channel's messages, or a Spot or an Actor."""
 
 
 class Inbox:
     """`generation` is this life's; records for another are refused (decision 5)."""
 
-    def __init__(self, generation: int, handlers: Handlers, owners: Owners, permits: Permits, max_record_bytes: int) -> None:
+    def __init__(
+        self,
+        generation: int,
+        handlers: Handlers,
+        owners: Owners,
+        doors: Doors,
+        permits: Permits,
+        max_record_bytes: int,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._refusing = False
         self._generation = generation
         self._handlers = handlers
-        self._owners = owners
+        self.owners = owners
+        self._doors = doors
         self._permits = permits
         self._max_record_bytes = max_record_bytes
         self._now = _sync.monotonic
@@ -47,11 +64,11 @@ class Inbox:
         """The node is closing: from now on other nodes' records are refused, this node's own still go on."""
         self._refusing = True
 
-    def accept(self, record: bytes, header: Header, answer: Answer) -> tuple[OwnerName, Delivery] | None:
+    def accept(self, record: bytes, header: Header, answer: Answer) -> tuple[Owner, Delivery] | None:
         """I3: the owner and the delivery of an application record that holds a permit; None when it was refused."""
         try:
             if self._refusing:
-                raise ShuttingDown("the node is shutting down")
+                raise self._refusal(header)
             owner, delivery = self.prepare(record, header, answer)
         except ZLinkError as error:
             self._refuse(header, error, answer)
@@ -62,22 +79,34 @@ class Inbox:
             return None
         return owner, delivery
 
-    def prepare(self, record: bytes, header: Header, answer: Answer) -> tuple[OwnerName, Delivery]:
+    def _refusal(self, header: Header) -> ZLinkError:
+        address, _ = unpack_extras(header.extras)
+        return NotHere(address) if address.kind >= OwnerKind.SPOT else ShuttingDown("the node is shutting down")
+
+    def prepare(self, record: bytes, header: Header, answer: Answer) -> tuple[Owner, Delivery]:
         """Find the handler and the owner; the error that refuses the record otherwise."""
         if header.generation != self._generation:
             raise Unavailable("the record was for an earlier life of this node")
-        route = self._handlers.route(header.route)
-        key, metadata = unpack_extras(header.extras)
+        address, metadata = unpack_extras(header.extras)
         deadline = self._now() + header.timeout_ms / 1000 if header.kind is Kind.REQUEST else math.inf
+        if address.kind >= OwnerKind.SPOT:
+            return self._doors.prepare(record, header, address, metadata, deadline, answer)
+        route = self._handlers.route(header.route)
+        owner = owner_of(route.handler.channel, address)
+        key = owner[1]
         delivery = Delivery(record, header, route, key, metadata, deadline, answer, self._permits, self._max_record_bytes)
-        return (route.handler.channel, key), delivery
+        return owner, delivery
 
-    def commit(self, batch: dict[OwnerName, list[Delivery]]) -> None:
+    def commit(self, batch: dict[Owner, list[Delivery]]) -> None:
         """I4: append each owner's records to its queue. The queue wakes one worker when it was empty."""
         for owner, deliveries in batch.items():
-            for turn, error in self._owners.admit(owner, deliveries):
+            for turn, error in self.admit(owner, deliveries):
                 self.counts["refused"] += 1
                 turn.fail(error)
+
+    def admit(self, owner: Owner, deliveries: Iterable[Delivery]) -> list[tuple[Turn, ZLinkError]]:
+        """In one critical section; returns the refused ones with the reason each."""
+        return owner.admit(deliveries) if isinstance(owner, Entry) else self.owners.admit(owner, deliveries)
 
     def malformed(self, error: Malformed, answer: Answer | None) -> None:
         """A record that cannot be read: counted, its permit returned, and a request among them answered."""
@@ -91,7 +120,7 @@ class Inbox:
     def _refuse(self, header: Header, error: ZLinkError, answer: Answer) -> None:
         self._permits.give_back()
         self.counts["refused"] += 1
-        if header.kind is Kind.REQUEST:
+        if header.kind is Kind.REQUEST or isinstance(error, NotHere):  # whose sender must not go on sending it here
             send_error(answer, (header.operation_high, header.operation_low), header.reply_route, error)
-        else:
+        if header.kind is Kind.SEND:
             _log.warning("a send was refused: %s", error)

@@ -19,9 +19,8 @@ from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, Record
 from zlink_nogil.errors import ProtocolError
 from zlink_nogil.messaging.delivery import Delivery
-from zlink_nogil.messaging.inbox import Inbox
+from zlink_nogil.messaging.inbox import Inbox, Owner
 from zlink_nogil.messaging.operations import Operations
-from zlink_nogil.messaging.owners import OwnerName
 from zlink_nogil.messaging.peers import Introduction
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.replies import Replies
@@ -85,13 +84,13 @@ class Ingress:
         records, hot = self._socket.claim(budget, MOST_BYTES, self._now() + MOST_SECONDS, self._now)
         if budget > len(records):
             self._permits.give_back(budget - len(records))
-        batch: dict[OwnerName, list[Delivery]] = {}
+        batch: dict[Owner, list[Delivery]] = {}
         for record in records:
             self._classify(record, batch)
         self._inbox.commit(batch)
         return hot
 
-    def _classify(self, received: Record, batch: dict[OwnerName, list[Delivery]]) -> None:
+    def _classify(self, received: Record, batch: dict[Owner, list[Delivery]]) -> None:
         routing_id, record = received
         source = self._topology.sources.get(routing_id)
         answer = None if source is None else self._replies.to(source)

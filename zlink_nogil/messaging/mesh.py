@@ -15,7 +15,10 @@ from typing import Any, Final
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, NotFound
 from zlink_nogil.messaging.channel import Channel, NodeTarget
+from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.keeper import maker_channel
+from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import ENDPOINT, MOST_NAME_BYTES, Peer
@@ -39,7 +42,15 @@ class Mesh:
     """Made by `Host.mesh`. Calls and waits are thread-safe; registration belongs to the time before `Host.start`."""
 
     def __init__(
-        self, name: str, bind: str, peers: list[str], node_id: str | None, advertise: str | None, handlers: Handlers
+        self,
+        name: str,
+        bind: str,
+        peers: list[str],
+        node_id: str | None,
+        advertise: str | None,
+        handlers: Handlers,
+        keeper: str | None,
+        store: LocationStore | None,
     ) -> None:
         self.name = _checked_name("a mesh name", name)
         self.node_id = _checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
@@ -54,6 +65,8 @@ class Mesh:
         self._peers = peers
         self._advertise = advertise
         self._handlers = handlers
+        self.keeper = None if keeper is None else _checked_name("a node id", keeper)
+        self._store = store or MemoryLocationStore()
         self._channels: dict[str, Channel] = {}
         self._weights: dict[str, int] = {}
         self._lock = _sync.Lock()
@@ -64,7 +77,8 @@ class Mesh:
 
     def channel(self, name: str, weight: int | None = None) -> Channel:
         """The channel `name`. `weight` (default 100, 0 for none) is this node's share of the calls to its handlers."""
-        _checked_name("a channel name", name)
+        if _checked_name("a channel name", name).startswith("$"):
+            raise ValueError(f"names that begin with $ are the runtime's own, not {name!r}")
         if weight is not None:
             if not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
                 raise ValueError(f"a weight must be from 0 to {MOST_WEIGHT}, not {weight!r}")
@@ -112,6 +126,13 @@ class Mesh:
     def selector(self, channel: str) -> Selector[Peer]:
         return self._running().topology.selector(channel)
 
+    @property
+    def direct(self) -> Direct:
+        """The way to Spots and Actors of this mesh."""
+        direct = self._running().direct
+        assert direct is not None, "asked for by who gave the mesh a keeper"
+        return direct
+
     def start_call(self, message: Message, how: Wait | None) -> Completion[Any]:
         return self._running().outbox.start(message, how)
 
@@ -143,7 +164,19 @@ class Mesh:
                 raise InvalidOperation(f"mesh {self.name!r} was started before")
             names = self._handlers.channels() - {""}
             channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
-            self._node = Node(self.name, self.node_id, self._bind, self._advertise, channels, self._handlers, resources)
+            if self.keeper is not None:
+                channels |= _maker_channels(resources)
+            self._node = Node(
+                self.name,
+                self.node_id,
+                self._bind,
+                self._advertise,
+                channels,
+                self._handlers,
+                resources,
+                self.keeper,
+                self._store,
+            )
             self._state = _State.RUNNING  # first: if the start fails, the close takes back what was started
             self._node.start(self._peers)  # under the lock: so does a close that comes now
 
@@ -171,6 +204,14 @@ class Mesh:
             raise InvalidOperation(f"mesh {self.name!r} has not been started")
         node.check_usable()
         return node
+
+
+def _maker_channels(resources: Resources) -> dict[str, int]:
+    return {
+        maker_channel(kind, beginning): DEFAULT_WEIGHT
+        for kind, directory in resources.directories.items()
+        for beginning in directory.beginnings()
+    }
 
 
 def _checked_name(what: str, name: str) -> str:

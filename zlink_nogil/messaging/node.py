@@ -20,9 +20,13 @@ from typing import Final
 from zlink_nogil import _sync
 from zlink_nogil.binding import Context, InSocket, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, InvalidOperation, ShuttingDown
+from zlink_nogil.messaging.direct import Direct
+from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.ingress import Ingress
+from zlink_nogil.messaging.keeper import Keeper
+from zlink_nogil.messaging.locations import CHANNEL, LocationStore
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.owners import Owners
@@ -51,9 +55,12 @@ class Node:
         channels: Mapping[str, int],
         handlers: Handlers,
         resources: Resources,
+        keeper: str | None,
+        store: LocationStore,
     ) -> None:
         """Bind and connect nothing yet. `OSError` when `bind` is not possible; nothing is left open then."""
         self._resources = resources
+        self.pool = resources.pool
         self._fork = _sync.ForkGuard()
         most = resources.max_record_bytes
         self._context = Context()
@@ -87,10 +94,19 @@ class Node:
         permits = resources.permits
         self.operations = Operations(lane, data_out, resources.slots, resources.pool, self._wakeup.set)
         self.owners = Owners(resources.pool, resources.policy, permits.most + 1)  # all that may wait, and the one that runs
-        self.inbox = Inbox(generation, handlers, self.owners, permits, most)
+        directories = {} if keeper is None else resources.directories
+        doors = Doors(directories, resources.codecs, permits, most)
+        self.inbox = Inbox(generation, handlers, self.owners, doors, permits, most)
         self.replies = Replies(self._completion_out)
         self.topology = Topology(self.me, self.operations, self._completion_out)
-        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, self.owners, permits, resources.pool)
+        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, permits, resources.pool)
+        self.direct = None if keeper is None else Direct(self, keeper, directories)
+        if self.direct is not None:
+            self.operations.refused = self.direct.refused
+            self.topology.on_change = self.direct.look_for_keeper
+        if keeper == node_id:
+            for handler in Keeper(store, self.me, lambda: self.topology.ready).handlers():
+                handlers.register(CHANNEL, handler, None)
         self._ingress = Ingress(
             self._data_in, self.inbox, permits, self.operations, self.topology, self.replies, self._wakeup
         )

@@ -24,6 +24,7 @@ from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.deadlines import Deadlines
 from zlink_nogil.messaging.operation import Operation, Slots
+from zlink_nogil.messaging.wire import NotHere
 from zlink_nogil.scheduler import OnWait, WorkerPool
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -49,27 +50,33 @@ class Operations:
         self._closed = False
         self._late = 0
         self._late_lock = _sync.Lock()
+        self.refused: Callable[[Operation | None, NotHere], bool] = _nobody_looks_again
+        """Called with what is pending, if it is, when a node says that it has no such owner; True: it goes on.
+
+        Set before the start."""
 
     # -- E3, E4 -----------------------------------------------------------------------------------------------------
 
-    def new(
+    def new[O: Operation](
         self,
+        make: type[O],
         timeout: float,
         peer: object,
         decode: Callable[[bytes], Any] | None,
         on_wait: OnWait | None = None,
-    ) -> Operation:
+    ) -> O:
         """An operation with a fresh reply route, not registered yet."""
         deadline = self._now() + timeout
-        return Operation(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait)
+        return make(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait)
 
-    def submit(self, operation: Operation, start: Callable[[Operation], bool]) -> None:
-        """Register `operation` and `start` it, in one turn.
+    def submit(self, operation: Operation, start: Callable[[Operation], bool]) -> bool:
+        """Register `operation` and `start` it, in one turn; True.
 
         `start(operation)`, on the lane, begins to send and tells whether that was all there was to do (an admitted send).
         Raises, having registered nothing: `ShuttingDown`, `CapacityExceeded`, or what `start` raises.
         """
         self.lane.run(self._submit, operation, start)
+        return True
 
     def _submit(self, operation: Operation, start: Callable[[Operation], bool]) -> None:
         debug_assert_on_lane(self.lane)
@@ -90,6 +97,22 @@ class Operations:
         elif operation.deadline < self._watched:
             self._watched = operation.deadline
             self.wake()
+
+    def resubmit(self, operation: Operation, peer: object, start: Callable[[Operation], bool]) -> bool:
+        """`start` an operation that is registered, now that its peer is known; False, and nothing done, when it has ended.
+
+        Raises what `start` raises; the operation is still pending then.
+        """
+        return self.lane.run(self._resubmit, operation, peer, start)
+
+    def _resubmit(self, operation: Operation, peer: object, start: Callable[[Operation], bool]) -> bool:
+        debug_assert_on_lane(self.lane)
+        if operation.reply_route not in self._pending:
+            return False
+        operation.peer = peer
+        if start(operation):
+            self._take_and(operation.reply_route, operation.succeed, None)
+        return True
 
     def send(self, alias: bytes, record: bytes, is_request: bool, operation: Operation) -> bool:
         """A `start` for `submit`: send on the data connection `alias`."""
@@ -116,6 +139,8 @@ class Operations:
         operation.succeed(record)
 
     def error(self, reply_route: int, error: ZLinkError) -> None:
+        if isinstance(error, NotHere) and self.refused(self._pending.get(reply_route), error):
+            return
         operation = self._take(reply_route)
         if operation is None:
             self.count_late()
@@ -188,3 +213,7 @@ class Operations:
     def _take_and[V](self, reply_route: int, end: Callable[[V], bool], outcome: V) -> None:
         if self._take(reply_route) is not None:
             end(outcome)
+
+
+def _nobody_looks_again(operation: Operation | None, error: NotHere) -> bool:  # noqa: ARG001 - in place of one who does
+    return False

@@ -16,24 +16,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zlink_nogil.errors import CapacityExceeded, ProtocolError, TypeMismatch
+from zlink_nogil import _sync
+from zlink_nogil.errors import CapacityExceeded, NotFound, ProtocolError, ShuttingDown, TypeMismatch
 from zlink_nogil.execution import Turn
 from zlink_nogil.messaging.codecs import Codecs
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.operation import Operation
 from zlink_nogil.messaging.operations import Operations
-from zlink_nogil.messaging.owners import Owners
+from zlink_nogil.messaging.owners import owner_of
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.wire import HEADER_BYTES, Kind, pack, pack_route, unpack, unpack_error, unpack_route
-from zlink_nogil.scheduler import Completion, Wait, WorkerPool, interrupts
+from zlink_nogil.messaging.wire import (
+    HEADER_BYTES,
+    Address,
+    Kind,
+    NotHere,
+    OwnerKind,
+    pack,
+    pack_route,
+    readdress,
+    unpack,
+    unpack_error,
+    unpack_route,
+)
+from zlink_nogil.scheduler import Completion, OnWait, Wait, WorkerPool, interrupts
 
-__all__ = ["Message", "Outbox"]
+__all__ = ["Message", "Outbox", "Routed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One call's arguments, checked; `extras` is its key and metadata, packed.
+    """One call's arguments, checked; `extras` is its address and metadata, packed.
 
     `choose` finds the target when the call begins: a peer, or None for this very node.
     """
@@ -45,9 +58,22 @@ class Message:
     value: Any
     declared: Any
     reply: Any
-    key: str | None
+    address: Address
     extras: bytes
     timeout: float
+
+
+class Routed(Operation):
+    """An operation whose target may still have to be found, and found again: it keeps its record until it ends."""
+
+    __slots__ = ("address", "record", "refusals")
+
+    address: Address
+    record: bytes
+
+    def __init__(self, *of_operation: Any) -> None:
+        super().__init__(*of_operation)
+        self.refusals = 0
 
 
 class _LocalAnswer:
@@ -78,7 +104,6 @@ class Outbox:
         codecs: Codecs,
         operations: Operations,
         inbox: Inbox,
-        owners: Owners,
         permits: Permits,
         pool: WorkerPool,
     ) -> None:
@@ -86,61 +111,112 @@ class Outbox:
         self._codecs = codecs
         self._operations = operations
         self._inbox = inbox
-        self._owners = owners
         self._permits = permits
         self._pool = pool
         self._local_answer = _LocalAnswer(operations, me)
+        self._now = _sync.monotonic
 
     def start(self, message: Message, how: Wait | None) -> Completion[Any]:
         """Begin the operation; `how` tells how the caller is going to wait for it in this very turn."""
+        route, payload = self._encode(message)
+        target = message.choose()
+        self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), target)
+        on_wait = None
+        if target is None:
+            owner = owner_of(message.channel, message.address)
+            if how is not None and message.kind is Kind.REQUEST:
+                self._inbox.owners.check_wait(owner, None, how)
+            on_wait = functools.partial(self._inbox.owners.check_wait, owner)
+        may_move = message.kind is Kind.REQUEST and message.address.kind >= OwnerKind.SPOT
+        operation = self._new(Routed if may_move else Operation, message, target, on_wait)
+        generation = self._me.generation if target is None else target.generation
+        record = self._pack(operation, message, route, payload, generation)
+        if isinstance(operation, Routed):
+            operation.address, operation.record = message.address, record
+        if target is None:
+            if Turn.current is not None or self._pool.is_worker():
+                self._permits.borrow()  # for a turn, or a callback
+            else:
+                self._permits.acquire(message.timeout)
+            self._deliver_here(record, functools.partial(self._operations.submit, operation))
+        else:
+            send = functools.partial(self._operations.send, target.data_alias, record, message.kind is Kind.REQUEST)
+            self._operations.submit(operation, send)
+        return operation
+
+    def line_up(self, message: Message, enter: Callable[[Routed], None]) -> Completion[Any]:
+        """Begin an operation whose target is not known yet; `enter`, on the operation lane, sees to its `dispatch`."""
+        route, payload = self._encode(message)
+        self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), None)
+        operation = self._new(Routed, message, None, None)
+        operation.address = message.address
+        operation.record = self._pack(operation, message, route, payload, 0)
+
+        def start(_: Operation) -> bool:
+            enter(operation)
+            return False
+
+        self._operations.submit(operation, start)
+        return operation
+
+    def dispatch(self, operation: Routed, target: Peer | None) -> None:
+        """Send what is lined up, on a worker: to a node, or (None) to an owner on this one; nothing when it has ended.
+
+        `NotHere` or `Unavailable` when it was not accepted, and is still pending.
+        """
+        left = max(1, math.ceil((operation.deadline - self._now()) * 1000))
+        generation = self._me.generation if target is None else target.generation
+        record = readdress(operation.record, generation, left)
+        resubmit = functools.partial(self._operations.resubmit, operation, target)
+        if target is not None:
+            is_request = unpack(record).kind is Kind.REQUEST
+            resubmit(functools.partial(self._operations.send, target.data_alias, record, is_request))
+            return
+        self._permits.borrow()
+        try:
+            self._deliver_here(record, resubmit)
+        except ShuttingDown:  # the owner is closing
+            raise NotHere(operation.address) from None
+        except CapacityExceeded as full:
+            self._operations.error(operation.reply_route, full)
+        except NotFound as error:
+            if isinstance(error, NotHere):
+                raise
+            self._operations.error(operation.reply_route, error)
+
+    def _encode(self, message: Message) -> tuple[bytes, bytes]:
+        """(route, payload)"""
         interrupts.raise_if_interrupted()
         codec = self._codecs.for_sending(message.declared)
         try:
             payload = codec.encode(message.value, message.declared)
         except (TypeError, ValueError) as error:
             raise TypeMismatch(f"{message.name!r} cannot be encoded as {codec.content_type}: {error}") from error
-        route = pack_route(codec.content_type, message.channel, message.name)
-        target = message.choose()
-        self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), target)
-        owner = (message.channel, message.key)
-        if target is None and how is not None and message.kind is Kind.REQUEST:
-            self._owners.check_wait(owner, None, how)
-        operation = self._operations.new(
-            message.timeout,
-            target,
-            functools.partial(self._decode, message.reply) if message.kind is Kind.REQUEST else None,
-            functools.partial(self._owners.check_wait, owner) if target is None else None,
-        )
-        record = pack(
+        return pack_route(codec.content_type, message.channel, message.name), payload
+
+    def _new[O: Operation](self, make: type[O], message: Message, target: Peer | None, on_wait: OnWait | None) -> O:
+        decode = functools.partial(self._decode, message.reply) if message.kind is Kind.REQUEST else None
+        return self._operations.new(make, message.timeout, target, decode, on_wait)
+
+    def _pack(self, operation: Operation, message: Message, route: bytes, payload: bytes, generation: int) -> bytes:
+        return pack(
             message.kind,
             route,
             message.extras,
             payload,
-            generation=self._me.generation if target is None else target.generation,
+            generation=generation,
             operation=(self._me.generation, operation.reply_route),
             reply_route=operation.reply_route,
             timeout_ms=math.ceil(message.timeout * 1000),
         )
-        if target is None:
-            self._deliver_here(operation, record, message)
-        else:
-            is_request = message.kind is Kind.REQUEST
-            self._operations.submit(
-                operation, functools.partial(self._operations.send, target.data_alias, record, is_request)
-            )
-        return operation
 
     def _check_size(self, size: int, target: Peer | None) -> None:
         most = self._me.max_record_bytes if target is None else min(self._me.max_record_bytes, target.max_record_bytes)
         if size > most:
             raise CapacityExceeded(f"a record of {size} bytes is over max_record_bytes ({most})")
 
-    def _deliver_here(self, operation: Operation, record: bytes, message: Message) -> None:
-        """Take a permit - a turn or a callback borrows it, a plain thread waits - and commit the record to its owner."""
-        if Turn.current is not None or self._pool.is_worker():
-            self._permits.borrow()
-        else:
-            self._permits.acquire(message.timeout)
+    def _deliver_here(self, record: bytes, submit: Callable[[Callable[[Operation], bool]], bool]) -> None:
+        """Commit a record that holds a permit to its owner, in `submit`, which tells whether it did."""
         try:
             owner, delivery = self._inbox.prepare(record, unpack(record), self._local_answer)
         except BaseException:
@@ -148,13 +224,14 @@ class Outbox:
             raise
 
         def commit(_: Operation) -> bool:
-            refused = self._owners.admit(owner, (delivery,))
+            refused = self._inbox.admit(owner, (delivery,))
             if refused:
                 raise refused[0][1]
-            return message.kind is Kind.SEND
+            return not delivery.is_request
 
         try:
-            self._operations.submit(operation, commit)
+            if not submit(commit):
+                delivery.return_permit()
         except BaseException:
             delivery.return_permit()
             raise

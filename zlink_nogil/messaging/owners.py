@@ -23,15 +23,20 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, ZLinkError
 from zlink_nogil.execution import ExecutionLanePolicy, SerialExecutionQueue, Turn
 from zlink_nogil.execution._queue_map import QueueMap
+from zlink_nogil.messaging.wire import Address, OwnerKind
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool
 
-__all__ = ["OwnerName", "Owners"]
+__all__ = ["OwnerName", "Owners", "owner_of"]
 
 FIRST_SWEEP: Final = 1024
 """Queues up to which idle ones are kept."""
 
 type OwnerName = tuple[str, str | None]
 """(channel, key)"""
+
+
+def owner_of(channel: str, address: Address) -> OwnerName:
+    return channel, (address.id if address.kind is OwnerKind.KEY else None)
 
 
 class Owners:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.messaging.codecs import Codecs
 from zlink_nogil.messaging.operation import Slots
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.wire import OwnerKind
 from zlink_nogil.scheduler import StandBy, WorkerPool
+from zlink_nogil.spots.directory import Directory
 
 __all__ = ["Resources"]
 
@@ -22,3 +26,4 @@ class Resources:
     codecs: Codecs
     policy: ExecutionLanePolicy
     max_record_bytes: int
+    directories: Mapping[OwnerKind, Directory[Any]]

@@ -70,6 +70,8 @@ class Topology:
         self._selectors: dict[str, Selector[Peer]] = {}
         self._watchers: list[_sync.Parker] = []
         self._watchers_lock = _sync.Lock()
+        self.on_change: Callable[[], None] = _nobody_looks
+        """Called on the lane when the ready nodes have changed; set before the start."""
 
     # -- asked by senders -------------------------------------------------------------------------------------------
 
@@ -383,10 +385,15 @@ class Topology:
         selector.replace(able)
 
     def _notify(self) -> None:
+        self.on_change()
         with self._watchers_lock:
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher.unpark()
+
+
+def _nobody_looks() -> None:
+    """Until somebody does."""
 
 
 def _nobody_waits(error: ZLinkError | None) -> None:

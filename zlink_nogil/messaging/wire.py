@@ -4,7 +4,7 @@
                  life, operation id (two words), reply route id, milliseconds left until the deadline
     route        content type, channel and message name, UTF-8, separated by NUL: the same bytes for every message of a
                  kind, so both sides look it up whole
-    extras       owner key and metadata; empty when there is neither
+    extras       whose the record is on its node (a key's owner, a Spot, an Actor), metadata; empty when there is neither
     payload      the rest
 
 Nothing but the header is read before the owner's turn. A record shorter than it says, or of another version, is malformed.
@@ -17,10 +17,21 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from zlink_nogil.errors import ErrorKind, ProtocolError, Unavailable, ZLinkError
+from zlink_nogil.errors import ErrorKind, NotFound, ProtocolError, Unavailable, ZLinkError
 
-__all__ = ["HEADER_BYTES", "NO_METADATA", "Header", "Kind", "pack", "pack_error", "pack_extras", "pack_route", "unpack"]
-__all__ += ["unpack_error", "unpack_extras", "unpack_route"]
+__all__ = [
+    "HEADER_BYTES",
+    "NOBODY",
+    "NO_METADATA",
+    "Address",
+    "Header",
+    "Kind",
+    "NotHere",
+    "OwnerKind",
+    "pack",
+    "pack_error",
+]
+__all__ += ["pack_extras", "pack_route", "readdress", "unpack", "unpack_error", "unpack_extras", "unpack_route"]
 
 VERSION: Final = 1
 NO_METADATA: Final[Mapping[str, bytes]] = {}
@@ -30,10 +41,14 @@ MOST_ERROR_TEXT: Final = 2000
 """Characters of an error's message that travel."""
 _ACCEPTED: Final = 0x80
 """In the kind byte of an `Unavailable`: the fate of what was asked is unknown, as opposed to never accepted."""
+_NOT_HERE: Final = 0x7F
+"""In place of the kind byte: the owner is not at the node that was asked; its address follows."""
 
 _FIXED = struct.Struct("<BBHIQQQQI")
 HEADER_BYTES: Final = _FIXED.size
-_KEY = struct.Struct("<?H")
+_GENERATION_AT: Final = 4
+"""Among the fixed part's values."""
+_OWNER = struct.Struct("<BH")
 _NAME = struct.Struct("<BI")
 
 
@@ -49,6 +64,38 @@ class Kind(IntEnum):
 
 
 _KINDS = {int(kind): kind for kind in Kind}
+
+
+class OwnerKind(IntEnum):
+    CHANNEL = 0  # the channel's one owner
+    KEY = 1
+    SPOT = 2
+    ACTOR = 3
+
+
+_OWNER_KINDS = {int(kind): kind for kind in OwnerKind}
+
+
+class Address(NamedTuple):
+    """Whose queue a record is for, on the node it goes to."""
+
+    kind: OwnerKind
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.name.lower()} {self.id!r}"
+
+
+NOBODY: Final = Address(OwnerKind.CHANNEL, "")
+"""No address: the channel's one owner."""
+
+
+class NotHere(NotFound):
+    """The owner is not at the node that was asked, which has not begun anything. Between nodes only: senders look again."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(f"{address} is not here")
+        self.address = address
 
 
 class Header(NamedTuple):
@@ -87,6 +134,15 @@ def pack(
     """One record, each part written into it once."""
     head = _FIXED.pack(VERSION, kind, len(route), len(extras), generation, *operation, reply_route, timeout_ms)
     return b"".join((head, route, extras, payload))
+
+
+def readdress(record: bytes, generation: int, timeout_ms: int) -> bytes:
+    """The same record for another life, or another node, with this much time left."""
+    changed = bytearray(record)
+    fixed = list(_FIXED.unpack_from(record))
+    fixed[_GENERATION_AT], fixed[-1] = generation, timeout_ms
+    _FIXED.pack_into(changed, 0, *fixed)
+    return bytes(changed)
 
 
 def unpack(record: bytes) -> Header:
@@ -128,16 +184,16 @@ def unpack_route(route: bytes) -> tuple[str, str, str]:
     return content_type, channel, message_name
 
 
-def pack_extras(key: str | None, metadata: Mapping[str, bytes]) -> bytes:
-    """`ValueError` for a key over 64 KiB, too much metadata, or metadata that is not str to bytes."""
-    if key is None and not metadata:
+def pack_extras(address: Address, metadata: Mapping[str, bytes]) -> bytes:
+    """`ValueError` for an id over 64 KiB, too much metadata, or metadata that is not str to bytes."""
+    if address is NOBODY and not metadata:
         return b""
-    encoded = (key or "").encode()
-    if len(encoded) > 0xFFFF:
+    owner = address.id.encode()
+    if len(owner) > 0xFFFF:
         raise ValueError("a key may have at most 64 KiB")
     if len(metadata) > MOST_METADATA:
         raise ValueError(f"at most {MOST_METADATA} metadata entries, not {len(metadata)}")
-    parts = [_KEY.pack(key is not None, len(encoded)), encoded]
+    parts = [_OWNER.pack(address.kind, len(owner)), owner]
     for name, value in metadata.items():
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise ValueError("metadata must map str to bytes")
@@ -148,24 +204,24 @@ def pack_extras(key: str | None, metadata: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_extras(extras: bytes) -> tuple[str | None, Mapping[str, bytes]]:
-    """(key, metadata); `ProtocolError` when they cannot be read."""
+def unpack_extras(extras: bytes) -> tuple[Address, Mapping[str, bytes]]:
+    """(address, metadata); `ProtocolError` when they cannot be read."""
     if not extras:
-        return None, NO_METADATA
+        return NOBODY, NO_METADATA
     metadata: dict[str, bytes] = {}
     try:
-        has_key, size = _KEY.unpack_from(extras)
-        at = _KEY.size + size
-        key = _exactly(extras, _KEY.size, at).decode()
+        kind, size = _OWNER.unpack_from(extras)
+        at = _OWNER.size + size
+        address = Address(_OWNER_KINDS[kind], _exactly(extras, _OWNER.size, at).decode())
         while at < len(extras):
             label_size, value_size = _NAME.unpack_from(extras, at)
             label_at = at + _NAME.size
             value_at = label_at + label_size
             at = value_at + value_size
             metadata[_exactly(extras, label_at, value_at).decode()] = _exactly(extras, value_at, at)
-    except (struct.error, ValueError) as error:
-        raise ProtocolError(f"the record's key or metadata cannot be read: {error}") from None
-    return key if has_key else None, metadata
+    except (struct.error, ValueError, KeyError) as error:
+        raise ProtocolError(f"the record's owner or metadata cannot be read: {error}") from None
+    return address, metadata
 
 
 def _exactly(data: bytes, start: int, end: int) -> bytes:
@@ -176,6 +232,8 @@ def _exactly(data: bytes, start: int, end: int) -> bytes:
 
 def pack_error(error: ZLinkError) -> bytes:
     """The payload of an ERROR record; a long message is cut, so that it is never over a peer's `max_record_bytes`."""
+    if isinstance(error, NotHere):
+        return bytes((_NOT_HERE, error.address.kind)) + error.address.id.encode()
     accepted = isinstance(error, Unavailable) and error.accepted
     message = error.message[:MOST_ERROR_TEXT].encode(errors="replace")
     return bytes((error.kind | (_ACCEPTED if accepted else 0),)) + message
@@ -183,6 +241,8 @@ def pack_error(error: ZLinkError) -> bytes:
 
 def unpack_error(payload: bytes) -> ZLinkError:
     try:
+        if payload[0] == _NOT_HERE:
+            return NotHere(Address(OwnerKind(payload[1]), payload[2:].decode()))
         kind = ErrorKind(payload[0] & ~_ACCEPTED)
     except (IndexError, ValueError):
         return ProtocolError("an error reply that cannot be read")

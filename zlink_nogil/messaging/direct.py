@@ -1,0 +1,332 @@
+"""`Direct`: calls to Spots and Actors wherever they are - E2 for them (design 4.1; seed 004 section 5).
+
+    a route is known     as a call to a named node: the record goes to the owner's node at once
+    none is known        the operation is registered and lines up with others to the same address, while a task asks the
+                         keeper; then all go out, in the order of their calls, and the route is kept
+
+Guarantees
+    The call's deadline covers all of it. A node that says `NotHere` has begun nothing: the operation lines up again, under
+    the same deadline, and the route is forgotten. Routes are positive only, and good for `GOOD_FOR` seconds.
+
+Ownership
+    `_lines`, a `_Line`   under `_lock`, a leaf
+    `_routes`             added under `_lock`, when no line is left; single operations by anybody
+    `_keeper_peer`        on the topology's lane
+    `_unreleased`         single operations by anybody
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zlink_nogil import _sync
+from zlink_nogil.errors import DeadlineExceeded, NotFound, ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.execution.call import REQUEST_TIMEOUT
+from zlink_nogil.messaging.keeper import Announce, Claim, Locate, Release
+from zlink_nogil.messaging.locations import CHANNEL, Location
+from zlink_nogil.messaging.operation import Operation
+from zlink_nogil.messaging.outbox import Message, Routed
+from zlink_nogil.messaging.peers import Peer
+from zlink_nogil.messaging.wire import NOBODY, Address, Kind, NotHere, OwnerKind, pack_extras
+from zlink_nogil.scheduler import Completion, Wait
+from zlink_nogil.scheduler.spawning import sleep, spawn
+from zlink_nogil.spots.directory import Directory
+from zlink_nogil.spots.elsewhere import Asked, TakenElsewhere
+from zlink_nogil.spots.entry import EntryState
+
+if TYPE_CHECKING:
+    from zlink_nogil.messaging.node import Node
+
+__all__ = ["Direct"]
+
+GOOD_FOR: Final = 30.0
+MOST_ROUTES: Final = 65_536
+FIRST_PAUSE: Final = 0.01
+MOST_PAUSE: Final = 0.25
+"""Seconds between two questions about one address whose node refuses or is away."""
+ANNOUNCED_AT_ONCE: Final = 10_000
+
+_KINDS: Final = {"spot": OwnerKind.SPOT, "actor": OwnerKind.ACTOR}
+
+_log = logging.getLogger("zlink_nogil.messaging")
+
+
+class _Route(NamedTuple):
+    peer: Peer
+    good_until: float
+
+
+class _Line:
+    """Operations to one address that wait for its location, in the order of their calls."""
+
+    __slots__ = ("attempts", "operations", "refuted")
+
+    def __init__(self) -> None:
+        self.operations: list[Routed] = []
+        self.attempts = 0
+        self.refuted = False
+        """Has a node said `NotHere` meanwhile? Then the target that is being sent to may be the one."""
+
+
+class Direct:
+    """An `Elsewhere`. `keeper` names the node that keeps the locations, which may be this one."""
+
+    def __init__(self, node: Node, keeper: str, directories: Mapping[OwnerKind, Directory[Any]]) -> None:
+        self._node = node
+        self._keeper = keeper
+        self._directories = directories
+        self._now = _sync.monotonic
+        self._lock = _sync.Lock()
+        self._lines: dict[Address, _Line] = {}
+        self._routes: dict[Address, _Route] = {}
+        self._keeper_peer: Peer | None = None
+        self._unreleased: dict[Address, None] = {}
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def start(self, kind: str, asked: Asked, how: Wait | None) -> Completion[Any]:
+        self._node.check_usable()
+        address = Address(_KINDS[kind], asked.owner_id)
+        route = self._routes.get(address)
+        if route is not None:
+            peer = route.peer
+            if route.good_until > self._now() and self._node.topology.ready.get(peer.node) is peer:
+                try:
+                    return self._node.outbox.start(_message(address, asked, peer), how)
+                except Unavailable:  # not accepted: its connection has gone
+                    pass
+            self._routes.pop(address, None)
+        return self._node.outbox.line_up(_message(address, asked, None), self._enter)
+
+    def refused(self, operation: Operation | None, error: NotHere) -> bool:
+        """A node has answered `NotHere`: True when the operation goes on."""
+        with self._lock:
+            self._routes.pop(error.address, None)
+            line = self._lines.get(error.address)
+            if line is not None:
+                line.refuted = True
+        if not isinstance(operation, Routed):
+            return False
+        operation.refusals += 1
+        try:
+            self._enter(operation)
+        except ShuttingDown:
+            return False
+        return True
+
+    def _enter(self, operation: Routed) -> None:
+        """Wait for the location of its address; the first asks."""
+        address = operation.address
+        with self._lock:
+            line = self._lines.get(address)
+            first = line is None
+            if line is None:
+                line = self._lines[address] = _Line()
+                self._routes.pop(address, None)
+            bisect.insort(line.operations, operation, key=lambda waiting: waiting.reply_route)
+        if first:
+            asking = self._ask_and_send(address, line)
+            try:
+                spawn(asking, pool=self._node.pool)
+            except BaseException:
+                asking.close()
+                with self._lock:
+                    self._lines.pop(address, None)
+                raise
+
+    async def _ask_and_send(self, address: Address, line: _Line) -> None:
+        """In a task: until nobody waits in the line any more."""
+        refused = 0
+        while (deadline := self._latest(address, line)) is not None:
+            await sleep(self._pause(line))
+            line.attempts += 1
+            try:
+                location = await self._locate(address, refused, max(0.001, deadline - self._now()))
+                target = self._target(location)
+            except (Unavailable, DeadlineExceeded):
+                continue
+            except ZLinkError as error:
+                self._end(address, line, error)
+                return
+            refused = location.epoch
+            if self._send_all(address, line, target):
+                return
+
+    def _latest(self, address: Address, line: _Line) -> float | None:
+        """Forget who has ended meanwhile; the latest deadline of the others, None when the line is gone."""
+        with self._lock:
+            line.operations = [operation for operation in line.operations if not operation.done()]
+            if not line.operations:
+                del self._lines[address]
+                return None
+            return max(operation.deadline for operation in line.operations)
+
+    def _pause(self, line: _Line) -> float:
+        with self._lock:
+            refusals = max((operation.refusals for operation in line.operations), default=0)
+        tries = max(line.attempts, refusals)
+        return min(FIRST_PAUSE * 2 ** min(tries - 1, 10), MOST_PAUSE) if tries else 0.0
+
+    def _send_all(self, address: Address, line: _Line, target: Peer | None) -> bool:
+        """False when somebody was refused meanwhile, and may still wait."""
+        line.refuted = False
+        while True:
+            with self._lock:
+                if line.refuted:
+                    return False
+                if not line.operations:
+                    del self._lines[address]
+                    if target is not None:
+                        self._keep(address, target)
+                    return True
+                operation = line.operations[0]
+            try:
+                self._node.outbox.dispatch(operation, target)
+            except (NotHere, Unavailable):
+                return False
+            with self._lock:
+                line.operations.remove(operation)
+
+    def _keep(self, address: Address, peer: Peer) -> None:
+        """Under the lock."""
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.pop(next(iter(list(self._routes)[:1])), None)
+        self._routes[address] = _Route(peer, self._now() + GOOD_FOR)
+
+    def _end(self, address: Address, line: _Line, error: ZLinkError) -> None:
+        with self._lock:
+            operations = line.operations
+            del self._lines[address]
+        for operation in operations:
+            self._node.operations.error(operation.reply_route, error)
+
+    def _target(self, location: Location) -> Peer | None:
+        """None for this very node."""
+        me = self._node.me
+        if location.at(me.node, me.generation):
+            return None
+        peer = self._node.topology.ready.get(location.node)
+        if peer is None or peer.generation != location.generation:
+            raise Unavailable(f"node {location.node!r} is not ready")
+        return peer
+
+    # -- the keeper -------------------------------------------------------------------------------------------------
+
+    async def _locate(self, address: Address, refused: int, timeout: float) -> Location:
+        location: Location | None = await self._ask(Locate(int(address.kind), address.id, refused), Location | None, timeout)
+        if location is None:
+            raise NotFound(f"there is no {address}")
+        return location
+
+    async def claim(self, kind: str, owner_id: str, type_name: str) -> None:
+        me = self._node.me
+        claim = Claim(int(_KINDS[kind]), owner_id, type_name, me.node, me.generation)
+        location: Location = await self._ask(claim, Location, REQUEST_TIMEOUT)
+        if not location.at(me.node, me.generation):
+            raise TakenElsewhere(f"{kind} {owner_id!r}", location.node, location.type_name)
+
+    def release(self, kind: str, owner_id: str) -> None:
+        self._release(Address(_KINDS[kind], owner_id))
+
+    def _release(self, address: Address) -> None:
+        me = self._node.me
+        self._unreleased[address] = None
+        try:
+            told = self._ask(Release(int(address.kind), address.id, me.node, me.generation), None, REQUEST_TIMEOUT)
+        except ZLinkError as error:
+            _log.info("the keeper is told of the end of %s when it is there: %s", address, error)
+            return
+        told.add_waker(lambda _: self._told(address, told))
+
+    def _told(self, address: Address, told: Completion[Any]) -> None:
+        if told.exception() is None:
+            self._unreleased.pop(address, None)
+
+    def _ask(self, question: Any, reply: Any, timeout: float) -> Completion[Any]:
+        """In the order of the questions; `Unavailable` when the keeper is not ready."""
+        message = Message(
+            self._keeper_or_me,
+            Kind.REQUEST,
+            CHANNEL,
+            type(question).__name__,
+            question,
+            type(question),
+            reply,
+            NOBODY,
+            b"",
+            timeout,
+        )
+        return self._node.outbox.start(message, None)
+
+    def _keeper_or_me(self) -> Peer | None:
+        if self._keeper == self._node.me.node:
+            return None
+        peer = self._node.topology.ready.get(self._keeper)
+        if peer is None:
+            raise Unavailable(f"node {self._keeper!r}, which keeps the locations, is not ready")
+        return peer
+
+    def look_for_keeper(self) -> None:
+        """On the topology's lane, when the nodes that are ready have changed: a keeper that is new is told everything."""
+        peer = self._node.topology.ready.get(self._keeper)
+        if peer is self._keeper_peer:
+            return
+        self._keeper_peer = peer
+        if peer is not None and (self._unreleased or any(map(len, self._directories.values()))):
+            announcing = self._announce()
+            try:
+                spawn(announcing, pool=self._node.pool)
+            except ShuttingDown:
+                announcing.close()
+
+    async def _announce(self) -> None:
+        """In a task."""
+        me = self._node.me
+        for address in list(self._unreleased):
+            self._release(address)
+        claims = [
+            Claim(int(kind), entry.owner_id, entry.owner_type.type_name, me.node, me.generation)
+            for kind, directory in self._directories.items()
+            for entry in directory.entries()
+            if entry.state in (EntryState.OPEN, EntryState.CLOSING)
+        ]
+        for start in range(0, len(claims), ANNOUNCED_AT_ONCE):
+            part = claims[start : start + ANNOUNCED_AT_ONCE]
+            try:
+                taken: list[Claim] = await self._ask(Announce(part), list[Claim], REQUEST_TIMEOUT)
+            except ZLinkError as error:
+                _log.warning("the keeper could not be told what is here: %s", error)
+                return
+            for claim in taken:
+                self._give_up(claim)
+
+    def _give_up(self, claim: Claim) -> None:
+        kind = OwnerKind(claim.kind)
+        _log.error("%s is at another node, too, which keeps it: it ends here", Address(kind, claim.id))
+        try:
+            self._directories[kind].close(claim.id).submit()
+        except ZLinkError as error:
+            _log.info("it has ended already: %s", error)
+
+
+def _message(address: Address, asked: Asked, peer: Peer | None) -> Message:
+    return Message(
+        functools.partial(_chosen, peer),
+        Kind.REQUEST if asked.is_request else Kind.SEND,
+        "",
+        asked.name,
+        asked.value,
+        asked.declared,
+        asked.reply,
+        address,
+        pack_extras(address, asked.metadata),
+        asked.timeout,
+    )
+
+
+def _chosen(peer: Peer | None) -> Peer | None:
+    return peer
