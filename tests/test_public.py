@@ -52,7 +52,7 @@ SURFACE: dict[str, set[str]] = {
         "timer",
         *ERRORS,
     },
-    "zlink_nogil.binding": {"Context", "InSocket", "Lost", "OutSocket", "Record", "Waiting"},
+    "zlink_nogil.binding": {"ClientSocket", "Context", "InSocket", "Lost", "OutSocket", "Record", "ServerSocket", "Waiting"},
     "zlink_nogil.execution": {
         "ActorSerialExecutor",
         "Call",

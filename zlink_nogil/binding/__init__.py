@@ -4,8 +4,9 @@ One-way ROUTER sockets: an `InSocket` is bound and read by whoever leads its rol
 is sent on by anybody, under its state lane.
 """
 
+from zlink_nogil.binding.duplex import ClientSocket, ServerSocket
 from zlink_nogil.binding.inbound import InSocket, Record
 from zlink_nogil.binding.outbound import Lost, OutSocket, Waiting
 from zlink_nogil.binding.raw import Context
 
-__all__ = ["Context", "InSocket", "Lost", "OutSocket", "Record", "Waiting"]
+__all__ = ["ClientSocket", "Context", "InSocket", "Lost", "OutSocket", "Record", "ServerSocket", "Waiting"]

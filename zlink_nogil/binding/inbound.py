@@ -7,10 +7,11 @@ Assumes
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from zlink_nogil.binding.raw import Context
 
-__all__ = ["InSocket", "Record"]
+__all__ = ["InSocket", "Record", "claim_from"]
 
 type Record = tuple[bytes, bytes | None]
 """(routing id, record); the record is None when the message had not exactly two frames."""
@@ -32,18 +33,29 @@ class InSocket:
 
         Returns them and whether a limit stopped the claim: then look again before waiting for the descriptor.
         """
-        records: list[Record] = []
-        size = 0
-        raw = self._raw
-        while len(records) < most:
-            received = raw.receive()
-            if received is None:
-                return records, raw.readable()  # re-arms the descriptor; true if one came just now
-            records.append(received)
-            size += len(received[1] or b"")
-            if size >= most_bytes or now() >= until:
-                break
-        return records, True
+        return claim_from(self._raw, most, most_bytes, until, now)
 
     def close(self) -> None:
         self._raw.close(0)
+
+
+class _Readable(Protocol):
+    def receive(self) -> Record | None: ...
+    def readable(self) -> bool: ...
+
+
+def claim_from(
+    raw: _Readable, most: int, most_bytes: int, until: float, now: Callable[[], float]
+) -> tuple[list[Record], bool]:
+    """See `InSocket.claim`."""
+    records: list[Record] = []
+    size = 0
+    while len(records) < most:
+        received = raw.receive()
+        if received is None:
+            return records, raw.readable()  # re-arms the descriptor; true if one came just now
+        records.append(received)
+        size += len(received[1] or b"")
+        if size >= most_bytes or now() >= until:
+            break
+    return records, True

@@ -14,10 +14,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from zlink_nogil.binding.raw import Connected, Context
+from zlink_nogil.binding.raw import Connected, Context, DealerSet, RawSocket
 from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -61,15 +61,18 @@ class OutSocket:
         self.lane = lane
         self._wake = wake
         self._node_id = node_id
-        self._raw = context.router(max_record_bytes)
-        self._monitor_fd = self._raw.monitor()
+        self._raw: RawSocket | DealerSet = self._open(context, max_record_bytes)
+        self._raw.descriptors()  # connections are watched from the start
         self._endpoints: dict[bytes, str] = {}  # alias -> endpoint, of every connection
         self._by_fd: dict[int, bytes] = {}  # descriptor -> alias, of those that are up
         self._waiting: dict[bytes, deque[Waiting]] = {}  # never an empty deque
 
-    def descriptors(self) -> tuple[int, int]:
+    def _open(self, context: Context, max_record_bytes: int) -> RawSocket | DealerSet:
+        return context.router(max_record_bytes)
+
+    def descriptors(self) -> Collection[int]:
         """Readable when `service` has something to do."""
-        return self._raw.fd, self._monitor_fd
+        return self._raw.descriptors()
 
     def run[T](self, work: Callable[..., T], /, *args: Any) -> T:
         return self.lane.run(work, *args)
@@ -98,9 +101,12 @@ class OutSocket:
             return
         self._by_fd = {fd: owner for fd, owner in self._by_fd.items() if owner != alias}
         self._raw.disconnect(endpoint)
+        self._end_line(alias)
+        self.retry()  # the call may have taken the news of another peer's room
+
+    def _end_line(self, alias: bytes) -> None:
         for waiting in self._waiting.pop(alias, ()):
             waiting.done(Unavailable("the peer is gone; the message was not accepted"))
-        self.retry()  # the call may have taken the news of another peer's room
 
     # -- sending, on lane -------------------------------------------------------------------------------------------
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import errno
 import itertools
 import struct
+from collections.abc import Callable, Collection
 from typing import Any, Final, cast
 
 import zmq
 from zmq.backend import Socket as _Backend
 
-__all__ = ["Connected", "Context", "Disconnected", "RawSocket"]
+__all__ = ["Connected", "Context", "DealerSet", "Disconnected", "RawSocket"]
 
 HIGH_WATER_MARK: Final = 1000
 """Messages a peer's pipe holds in either direction (decision 4)."""
@@ -46,7 +47,10 @@ class Context:
         self._context = zmq.Context()
 
     def router(self, max_record_bytes: int) -> RawSocket:
-        return RawSocket(self._context, max_record_bytes)
+        return RawSocket(self._context, zmq.ROUTER, max_record_bytes)
+
+    def dealers(self, max_record_bytes: int) -> DealerSet:
+        return DealerSet(lambda: RawSocket(self._context, zmq.DEALER, max_record_bytes))
 
     def end(self) -> None:
         """Wait for lingering messages, at most the sockets' LINGER, and end the context."""
@@ -73,12 +77,16 @@ class Disconnected:
 
 
 class RawSocket:
-    """A ROUTER. ROUTER_MANDATORY always, HANDOVER off, high-water marks set before bind and connect. Not thread-safe."""
+    """A ROUTER, or a DEALER's bare socket. Not thread-safe.
 
-    def __init__(self, context: zmq.Context[Any], max_record_bytes: int) -> None:
-        socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+    ROUTER_MANDATORY always, HANDOVER off, high-water marks set before bind and connect.
+    """
+
+    def __init__(self, context: zmq.Context[Any], kind: int, max_record_bytes: int) -> None:
+        socket = context.socket(kind)
+        if kind == zmq.ROUTER:
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
         socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         socket.setsockopt(zmq.MAXMSGSIZE, max_record_bytes)
@@ -99,10 +107,11 @@ class RawSocket:
             raise OSError(error.errno, f"cannot bind {endpoint}: {error.strerror}") from None
         return cast(bytes, self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
-    def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
+    def connect(self, endpoint: str, alias: bytes | None, routing_id: bytes) -> None:
         """Connect; send to it as `alias`; the other side sees `routing_id`. `ValueError` for an unusable endpoint."""
         self._socket.setsockopt(zmq.ROUTING_ID, routing_id)
-        self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, alias)
+        if alias is not None:
+            self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, alias)
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -147,17 +156,42 @@ class RawSocket:
             record = None
         return routing_id, record
 
+    def try_send_bare(self, record: bytes) -> bool:
+        """Of a DEALER: True when the socket took the record, False when the peer has no room."""
+        try:
+            _send(self._socket, record, _NOBLOCK)
+        except _Again:
+            return False
+        return True
+
+    def receive_bare(self) -> tuple[bytes | None] | None:
+        """Of a DEALER: (record,), None when nothing is there. A message of more frames comes as record None."""
+        socket = self._socket
+        try:
+            record: bytes | None = _receive(socket, _NOBLOCK)
+        except _Again:
+            return None
+        while _get(socket, _RCVMORE):
+            _receive(socket, _NOBLOCK)
+            record = None
+        return (record,)
+
     def readable(self) -> bool:
         """Is a message there? Reading this also processes what the descriptor announced: it re-arms the edge."""
         return bool(cast(int, _get(self._socket, _EVENTS)) & _POLLIN)
 
     # -- monitoring -------------------------------------------------------------------------------------------------
 
-    def monitor(self) -> int:
-        """Start watching connections; returns the descriptor that is readable when `connection_events` has some."""
+    def descriptors(self) -> Collection[int]:
+        """Readable when there is something to receive, to send again, or in `connection_events`; watched from now on."""
+        if self._monitor is None:
+            self._start_monitor()
+        return self.fd, self._monitor_fd
+
+    def _start_monitor(self) -> None:
         address = f"inproc://zlink-monitor-{next(_monitor_ids)}"
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED, address)
-        return cast(int, self._monitor.getsockopt(zmq.FD))
+        self._monitor_fd = cast(int, self._monitor.getsockopt(zmq.FD))
 
     def connection_events(self) -> list[Connected | Disconnected]:
         """The events since the last call, in order."""
@@ -181,3 +215,65 @@ class RawSocket:
             self._monitor.close(linger=0)
             self._monitor = None
         self._socket.close(linger=max(0, round(linger * 1000)))
+
+
+class DealerSet:
+    """A DEALER per connection, used as one socket: records go to an alias and come from one. Not thread-safe.
+
+    The DEALER goes with its connection, and what it had accepted with it: nothing reaches a peer's next life.
+    """
+
+    def __init__(self, make: Callable[[], RawSocket]) -> None:
+        self._make = make
+        self._dealers: dict[bytes, tuple[str, RawSocket]] = {}
+        self._turn = 0
+
+    def descriptors(self) -> Collection[int]:
+        return [fd for _, dealer in list(self._dealers.values()) for fd in dealer.descriptors()]
+
+    def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
+        """See `RawSocket.connect`."""
+        dealer = self._make()
+        try:
+            dealer.descriptors()
+            dealer.connect(endpoint, None, routing_id)
+        except ValueError:
+            dealer.close(0)
+            raise
+        self._dealers[alias] = endpoint, dealer
+
+    def disconnect(self, endpoint: str) -> None:
+        """Drop the connection and what waits in it."""
+        for alias, (known, dealer) in list(self._dealers.items()):
+            if known == endpoint:
+                del self._dealers[alias]
+                dealer.close(0)
+
+    def try_send(self, alias: bytes, record: bytes) -> bool:
+        """See `RawSocket.try_send`."""
+        return self._dealers[alias][1].try_send_bare(record)
+
+    def receive(self) -> tuple[bytes, bytes | None] | None:
+        """(alias, record) of the next one that has a record, in turn; None when none has."""
+        dealers = list(self._dealers.items())
+        for index in range(len(dealers)):
+            alias, (_, dealer) = dealers[(self._turn + index) % len(dealers)]
+            received = dealer.receive_bare()
+            if received is not None:
+                self._turn += index + 1
+                return alias, received[0]
+        return None
+
+    def readable(self) -> bool:
+        found = False
+        for _, dealer in self._dealers.values():  # all of them: it re-arms each
+            found |= dealer.readable()
+        return found
+
+    def connection_events(self) -> list[Connected | Disconnected]:
+        return [event for _, dealer in self._dealers.values() for event in dealer.connection_events()]
+
+    def close(self, linger: float) -> None:
+        for _, dealer in self._dealers.values():
+            dealer.close(linger)
+        self._dealers = {}

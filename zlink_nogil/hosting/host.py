@@ -26,6 +26,7 @@ from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
 from zlink_nogil.messaging import Codecs, LocationStore, Mesh
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.resources import Resources
@@ -95,6 +96,7 @@ class Host:
         self.spots.actors, self.actors.spots = self.actors, self.spots
         self._lock = _sync.Lock()
         self._state = _State.NEW
+        self._ingress: Ingress | None = None
         self._stop = _sync.Parker()
         self._closed = _sync.Event()
         self._deferring = False
@@ -145,14 +147,17 @@ class Host:
         """Bind, and begin to receive. `OSError` when an endpoint cannot be bound; nothing runs then."""
         with self._lock:
             self._move(_State.RUNNING)
+            standby = default_standby()
+            ingress = self._ingress = Ingress(self._permits, standby)
             resources = Resources(
                 self._pool(),
-                default_standby(),
+                standby,
                 self._permits,
                 self._slots,
                 self.codecs,
                 self._policy,
                 self._max_record_bytes,
+                ingress,
                 {OwnerKind.SPOT: self.spots, OwnerKind.ACTOR: self.actors},
             )
         self._deferring = interrupts.install()
@@ -216,6 +221,8 @@ class Host:
             self._close_owners(max(0.1, deadline - _sync.monotonic()))
             for mesh in self._meshes.values():
                 mesh.close(max(0.1, deadline - _sync.monotonic()))
+            if self._ingress is not None:
+                self._ingress.close()
             if self._own_pool is not None:
                 self._own_pool.close(max(0.1, timeout))
         except DeadlineExceeded as error:

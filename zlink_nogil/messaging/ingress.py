@@ -1,33 +1,32 @@
-"""`Ingress`: the receive rotation of a node's data sockets - I0 to I4 and M (design 4.3; seed 004 section 4).
+"""`Ingress`: the receive rotation of a host's data sockets - I0 to I4 and M (design 4.3; seed 004 section 4).
 
 Guarantees
-    No application record is claimed without a permit; with none to be had the data-in socket leaves the wait set, and
-    the first permit returned brings it back. A claim stopped by a limit is looked at again before anybody sleeps. Bad
-    input of any kind is counted and survived. Management runs once per rotation.
+    No application record is claimed without a permit; with none to be had the data sockets leave the wait set, and the first
+    permit returned brings them back. The limits are those of the whole rotation, and the next one starts at the port after
+    the one where this one stopped. A claim stopped by a limit is looked at again before anybody sleeps. Bad input of any
+    kind is counted and survived. Management runs once per rotation.
 
 Ownership
-    everything belongs to the thread that leads; `wake` is thread-safe
+    `_ports`   replaced under `_changing`, while nobody leads
+    the rest belongs to the thread that leads; `wake` is thread-safe
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import InSocket, Record
-from zlink_nogil.errors import ProtocolError
+from zlink_nogil.binding import Record
+from zlink_nogil.messaging.answer import Answer
 from zlink_nogil.messaging.delivery import Delivery
 from zlink_nogil.messaging.inbox import Inbox, Owner
-from zlink_nogil.messaging.operations import Operations
-from zlink_nogil.messaging.peers import Introduction
 from zlink_nogil.messaging.permits import Permits
-from zlink_nogil.messaging.replies import Replies
-from zlink_nogil.messaging.topology import Topology
 from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack
+from zlink_nogil.scheduler import StandBy
 
-__all__ = ["Ingress"]
+__all__ = ["Ingress", "Port"]
 
 MOST_RECORDS: Final = 64
 MOST_BYTES: Final = 1024 * 1024
@@ -36,32 +35,80 @@ MOST_SECONDS: Final = 0.002
 _log = logging.getLogger("zlink_nogil.messaging")
 
 
-class Ingress:
-    """A `Driver`."""
+class Port(Protocol):
+    """A data socket, and what comes through it. Called by the thread that leads; nothing here may raise, but `control`."""
 
-    def __init__(
-        self,
-        socket: InSocket,
-        inbox: Inbox,
-        permits: Permits,
-        operations: Operations,
-        topology: Topology,
-        replies: Replies,
-        wakeup: _sync.EventFd,
-    ) -> None:
-        self._socket = socket
-        self._inbox = inbox
-        self._permits = permits
-        self._operations = operations
-        self._topology = topology
-        self._replies = replies
-        self._wakeup = wakeup
-        self._now = _sync.monotonic
-        self._reading = True
+    inbox: Inbox
+
+    def data(self) -> int:
+        """The descriptor that waits for permits, too."""
+        ...
 
     def descriptors(self) -> Collection[int]:
-        fds = [self._wakeup.fileno(), *self._operations.out.descriptors()]
-        return [*fds, self._socket.fd] if self._reading else fds
+        """Those that are always waited for."""
+        ...
+
+    def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
+        """See `InSocket.claim`."""
+        ...
+
+    def answer(self, routing_id: bytes) -> Answer | None:
+        """The way back to who is behind it; None for who has not said hello."""
+        ...
+
+    def control(self, routing_id: bytes, header: Header, record: bytes) -> None:
+        """A record of the runtime's own; `ValueError` when it cannot be used."""
+        ...
+
+    def manage(self, now: float) -> float | None:
+        """M: returns when to look again (monotonic), None for never."""
+        ...
+
+
+class Ingress:
+    """A `Driver`, led by the stand-by as long as it has a port."""
+
+    def __init__(self, permits: Permits, standby: StandBy) -> None:
+        self._permits = permits
+        self._standby = standby
+        self._changing = _sync.Lock()
+        self._ports: tuple[Port, ...] = ()
+        self._wakeup = _sync.EventFd()
+        self._now = _sync.monotonic
+        self._reading = True
+        self._cursor = 0
+
+    def add(self, port: Port) -> None:
+        """From now on its records are received."""
+        self._change(lambda ports: (*ports, port))
+
+    def remove(self, port: Port) -> None:
+        """Nobody touches it any more when this returns. Harmless for one that is not there."""
+        self._change(lambda ports: tuple(known for known in ports if known is not port))
+
+    def _change(self, change: Callable[[tuple[Port, ...]], tuple[Port, ...]]) -> None:
+        with self._changing:
+            if self._ports:
+                self._standby.remove(self)
+            self._ports = change(self._ports)
+            if self._ports:
+                self._standby.add(self)
+            else:
+                self._permits.forget(self.wake)
+
+    def close(self) -> None:
+        """After the last port was removed."""
+        self._wakeup.close()
+
+    # -- the driver -------------------------------------------------------------------------------------------------
+
+    def descriptors(self) -> Collection[int]:
+        fds = [self._wakeup.fileno()]
+        for port in self._ports:
+            fds += port.descriptors()
+            if self._reading:
+                fds.append(port.data())
+        return fds
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -69,58 +116,59 @@ class Ingress:
     def rotate(self) -> float | None:
         self._wakeup.clear()
         hot = self._receive()
-        for alias in self._operations.service():
-            self._topology.lost(alias)
         now = self._now()
-        deadlines = (self._operations.expire(), self._topology.manage(), self._operations.out.next_look(now))
+        deadlines = [port.manage(now) for port in self._ports]
         return now if hot else min((time for time in deadlines if time is not None), default=None)
 
     def _receive(self) -> bool:
-        """One claim, as many records as there are permits; True when there may be more."""
+        """One budget of permits, spent port by port; True when there may be more."""
         budget = self._permits.take(MOST_RECORDS, self.wake)
         self._reading = budget > 0
         if not self._reading:
             return False
-        records, hot = self._socket.claim(budget, MOST_BYTES, self._now() + MOST_SECONDS, self._now)
-        if budget > len(records):
-            self._permits.give_back(budget - len(records))
-        batch: dict[Owner, list[Delivery]] = {}
-        for record in records:
-            self._classify(record, batch)
-        self._inbox.commit(batch)
+        until, room, hot = self._now() + MOST_SECONDS, MOST_BYTES, False
+        ports = self._ports
+        for index in range(len(ports)):
+            at = (self._cursor + index) % len(ports)
+            records, more = ports[at].claim(budget, room, until, self._now)
+            hot = hot or more
+            if records:
+                budget -= len(records)
+                room -= sum(len(record or b"") for _, record in records)
+                self._take(ports[at], records)
+            if budget <= 0 or room <= 0 or self._now() >= until:
+                hot = hot or index + 1 < len(ports)
+                self._cursor = at + 1
+                break
+        if budget > 0:
+            self._permits.give_back(budget)
         return hot
 
-    def _classify(self, received: Record, batch: dict[Owner, list[Delivery]]) -> None:
-        routing_id, record = received
-        source = self._topology.sources.get(routing_id)
-        answer = None if source is None else self._replies.to(source)
+    def _take(self, port: Port, records: list[Record]) -> None:
+        batch: dict[Owner, list[Delivery]] = {}
+        for routing_id, record in records:
+            self._classify(port, routing_id, record, batch)
+        port.inbox.commit(batch)
+
+    def _classify(self, port: Port, routing_id: bytes, record: bytes | None, batch: dict[Owner, list[Delivery]]) -> None:
+        answer = port.answer(routing_id)
         try:
             if record is None:
-                raise Malformed("a message that has not two frames")
+                raise Malformed("a message with a wrong number of frames")
             header = unpack(record)
             if header.kind not in (Kind.SEND, Kind.REQUEST):
-                self._control(routing_id, header, record)
+                try:
+                    port.control(routing_id, header, record)
+                except ValueError as error:  # an unreadable introduction, or an endpoint nothing can connect to
+                    raise Malformed(str(error)) from None
                 self._permits.give_back()
                 return
             if answer is None:
                 raise Malformed("a record from a node that has not said hello")
         except Malformed as error:
-            self._inbox.malformed(error, answer)
+            port.inbox.malformed(error, answer)
             return
-        accepted = self._inbox.accept(record, header, answer)
+        accepted = port.inbox.accept(record, header, answer)
         if accepted is not None:
             owner, delivery = accepted
             batch.setdefault(owner, []).append(delivery)
-
-    def _control(self, routing_id: bytes, header: Header, record: bytes) -> None:
-        """Handled here and now; `Malformed` when it cannot be."""
-        try:
-            introduction = Introduction.unpack(record[header.payload_at :])
-            if header.kind is Kind.HELLO:
-                self._topology.on_hello(routing_id, introduction)
-            elif header.kind is Kind.LEFT:
-                self._topology.on_left(introduction)
-            else:
-                raise ProtocolError(f"a {header.kind.name} record on the data connection")
-        except ValueError as error:  # an unreadable introduction, or an endpoint nothing can connect to
-            raise Malformed(str(error)) from None

@@ -24,13 +24,13 @@ from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.inbox import Inbox
-from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.keeper import Keeper
 from zlink_nogil.messaging.locations import CHANNEL, LocationStore
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.port import MeshPort
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.replies import CompletionIngress, Replies
 from zlink_nogil.messaging.resources import Resources
@@ -85,14 +85,14 @@ class Node:
             most,
         )
         name = f"{mesh}/{node_id}"
-        self._wakeup = _sync.EventFd()
+        wake = resources.ingress.wake
         lane = StateLane(f"operations {name}", rank=Rank.SOCKET)
-        data_out = OutSocket(self._context, lane, node_id.encode(), most, self._wakeup.set)
+        data_out = OutSocket(self._context, lane, node_id.encode(), most, wake)
         replies_lane = StateLane(f"replies {name}", rank=Rank.SOCKET)
         self._completion_wakeup = _sync.EventFd()
         self._completion_out = OutSocket(self._context, replies_lane, node_id.encode(), most, self._completion_wakeup.set)
         permits = resources.permits
-        self.operations = Operations(lane, data_out, resources.slots, resources.pool, self._wakeup.set)
+        self.operations = Operations(lane, data_out, resources.slots, resources.pool, wake)
         self.owners = Owners(resources.pool, resources.policy, permits.most + 1)  # all that may wait, and the one that runs
         directories = {} if keeper is None else resources.directories
         doors = Doors(directories, resources.codecs, permits, most)
@@ -107,9 +107,7 @@ class Node:
         if keeper == node_id:
             for handler in Keeper(store, self.me, lambda: self.topology.ready).handlers():
                 handlers.register(CHANNEL, handler, None)
-        self._ingress = Ingress(
-            self._data_in, self.inbox, permits, self.operations, self.topology, self.replies, self._wakeup
-        )
+        self._port = MeshPort(self._data_in, self.inbox, self.operations, self.topology, self.replies)
         self.completions = CompletionIngress(
             self._completion_in, generation, self.operations, self.replies, self.topology, self._completion_wakeup
         )
@@ -125,7 +123,7 @@ class Node:
         """Begin to receive, and to pair with the nodes at `peers`."""
         standby = self._resources.standby
         standby.add(self.completions)
-        standby.add(self._ingress)
+        self._resources.ingress.add(self._port)
         self.topology.connect(peers)
 
     def leave(self, timeout: float) -> None:
@@ -144,9 +142,8 @@ class Node:
             _log.error("closing with work still running: %s", error)
         self.operations.close()
         standby = self._resources.standby
-        standby.remove(self._ingress)
+        self._resources.ingress.remove(self._port)
         standby.remove(self.completions)
-        self._resources.permits.forget(self._ingress.wake)
         self.topology.forget_unready()
         linger = max(0.1, deadline - _sync.monotonic())
         for out in (self.operations.out, self._completion_out):
@@ -156,7 +153,6 @@ class Node:
         self._completion_in.close()
         self._context.end()
         self._completion_wakeup.close()
-        self._wakeup.close()
 
 
 def _any_port(endpoint: str) -> str:

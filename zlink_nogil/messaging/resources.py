@@ -8,6 +8,7 @@ from typing import Any
 
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.messaging.codecs import Codecs
+from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.wire import OwnerKind
@@ -26,4 +27,5 @@ class Resources:
     codecs: Codecs
     policy: ExecutionLanePolicy
     max_record_bytes: int
+    ingress: Ingress
     directories: Mapping[OwnerKind, Directory[Any]]

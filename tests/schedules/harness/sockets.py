@@ -237,8 +237,8 @@ class Router:
 
     # -- monitoring and closing -------------------------------------------------------------------------------------
 
-    def monitor(self) -> int:
-        return self._monitor.fileno()
+    def descriptors(self) -> tuple[int, int]:
+        return self.fd, self._monitor.fileno()
 
     def connection_events(self) -> list[Connected | Disconnected]:
         self._world.offer("read events of", self._monitor)

@@ -1,0 +1,85 @@
+"""`ServerSocket` and `ClientSocket`: read and written by the same connections (decision 3, last sentence; design 4.1).
+
+Guarantees
+    As `OutSocket` for what is sent. A send may eat the descriptor's edge, so each one looks afterwards whether something is
+    there to read, in the same turn, and wakes the leader; claiming is a turn, too, and ends by looking.
+
+Ownership
+    everything belongs to `lane`, which is also the socket's lock
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from zlink_nogil.binding.inbound import Record, claim_from
+from zlink_nogil.binding.outbound import CROWDED_LOOK, OutSocket, Waiting
+from zlink_nogil.binding.raw import Context, DealerSet, RawSocket
+from zlink_nogil.errors import ZLinkError
+from zlink_nogil.state import StateLane, debug_assert_on_lane
+
+__all__ = ["ClientSocket", "ServerSocket"]
+
+
+class _Duplex(OutSocket):
+    def send(self, alias: bytes, record: bytes, done: Callable[[ZLinkError | None], None]) -> Waiting | None:
+        debug_assert_on_lane(self.lane)
+        try:
+            return super().send(alias, record, done)
+        finally:
+            if self._raw.readable():
+                self._wake()
+
+    def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
+        """As `InSocket.claim`; the first of each record is the alias it came from. Takes the lane."""
+        return self.lane.run(claim_from, self._raw, most, most_bytes, until, now)
+
+    def _drop_strays(self) -> None:
+        """There are none: everything is claimed."""
+
+    def next_look(self, now: float) -> float | None:
+        return now + CROWDED_LOOK if self._waiting else None  # its descriptor may not be waited for, for lack of permits
+
+
+class ServerSocket(_Duplex):
+    """A bound ROUTER. Aliases are the routing ids of clients that were let in."""
+
+    _raw: RawSocket
+
+    def __init__(
+        self, context: Context, lane: StateLane, endpoint: str, max_record_bytes: int, wake: Callable[[], None]
+    ) -> None:
+        """`OSError` when `endpoint` cannot be bound."""
+        super().__init__(context, lane, b"", max_record_bytes, wake)
+        try:
+            self.endpoint = self._raw.bind(endpoint)
+        except OSError:
+            self._raw.close(0)
+            raise
+        self.fd, self.monitor_fd = self._raw.descriptors()
+
+    def let_in(self, routing_id: bytes) -> None:
+        """On lane: from now on there may be sends to it."""
+        debug_assert_on_lane(self.lane)
+        self._endpoints[routing_id] = ""
+
+    def disconnect(self, alias: bytes) -> None:
+        """Forget the client; sends that wait for it end as `Unavailable`. Harmless for one that is not known."""
+        debug_assert_on_lane(self.lane)
+        if self._endpoints.pop(alias, None) is not None:
+            self._end_line(alias)
+
+    def close(self, linger: float) -> None:
+        debug_assert_on_lane(self.lane)
+        self._by_fd = dict(enumerate(self._endpoints))  # none of them is being connected to
+        super().close(linger)
+
+
+class ClientSocket(_Duplex):
+    """A DEALER per server."""
+
+    def _open(self, context: Context, max_record_bytes: int) -> DealerSet:
+        return context.dealers(max_record_bytes)
+
+    def descriptors(self) -> Collection[int]:
+        return self.lane.run(super().descriptors)

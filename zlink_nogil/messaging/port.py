@@ -1,0 +1,58 @@
+"""`MeshPort`: a mesh node's data connections, as the host's rotation sees them (design 4.3).
+
+Ownership
+    read-only; everything it leads to belongs to the thread that leads the rotation, or to its own lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from zlink_nogil.binding import InSocket, Record
+from zlink_nogil.errors import ProtocolError
+from zlink_nogil.messaging.answer import Answer
+from zlink_nogil.messaging.inbox import Inbox
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.replies import Replies
+from zlink_nogil.messaging.topology import Topology
+from zlink_nogil.messaging.wire import Header, Kind
+
+__all__ = ["MeshPort"]
+
+
+class MeshPort:
+    def __init__(self, socket: InSocket, inbox: Inbox, operations: Operations, topology: Topology, replies: Replies) -> None:
+        self.inbox = inbox
+        self._socket = socket
+        self._operations = operations
+        self._topology = topology
+        self._replies = replies
+
+    def data(self) -> int:
+        return self._socket.fd
+
+    def descriptors(self) -> Collection[int]:
+        return self._operations.out.descriptors()
+
+    def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
+        return self._socket.claim(most, most_bytes, until, now)
+
+    def answer(self, routing_id: bytes) -> Answer | None:
+        source = self._topology.sources.get(routing_id)
+        return None if source is None else self._replies.to(source)
+
+    def control(self, routing_id: bytes, header: Header, record: bytes) -> None:
+        introduction = Introduction.unpack(record[header.payload_at :])
+        if header.kind is Kind.HELLO:
+            self._topology.on_hello(routing_id, introduction)
+        elif header.kind is Kind.LEFT:
+            self._topology.on_left(introduction)
+        else:
+            raise ProtocolError(f"a {header.kind.name} record on the data connection")
+
+    def manage(self, now: float) -> float | None:
+        for alias in self._operations.service():
+            self._topology.lost(alias)
+        times = (self._operations.expire(), self._topology.manage(), self._operations.out.next_look(now))
+        return min((time for time in times if time is not None), default=None)
