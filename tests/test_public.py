@@ -72,6 +72,7 @@ SURFACE: dict[str, set[str]] = {
     "zlink_nogil.hosting.demo": set(),
     "zlink_nogil.messaging": {
         "Channel",
+        "Client",
         "Codec",
         "Codecs",
         "Context",
@@ -82,6 +83,7 @@ SURFACE: dict[str, set[str]] = {
         "Mesh",
         "NodeTarget",
         "RawBytesCodec",
+        "Server",
     },
     "zlink_nogil.scheduler": {
         "Completion",

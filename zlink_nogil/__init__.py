@@ -31,7 +31,7 @@ from zlink_nogil.scheduler import Completion
 if TYPE_CHECKING:
     from zlink_nogil.execution import Call, PerActor, SpotWide
     from zlink_nogil.hosting import Host
-    from zlink_nogil.messaging import Channel, Context, Mesh, NodeTarget
+    from zlink_nogil.messaging import Channel, Client, Context, Mesh, NodeTarget, Server
     from zlink_nogil.spots import Actor, ActorRef, EntrySpot, InstanceSpot, Spot, SpotRef, handler, timer
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Cancelled",
     "CapacityExceeded",
     "Channel",
+    "Client",
     "Completion",
     "Context",
     "DataLost",
@@ -59,6 +60,7 @@ __all__ = [
     "PerActor",
     "ProtocolError",
     "Rejected",
+    "Server",
     "ShuttingDown",
     "Spot",
     "SpotRef",
@@ -73,7 +75,7 @@ __all__ = [
 _ROOMS = {
     "zlink_nogil.execution": ("Call", "PerActor", "SpotWide"),
     "zlink_nogil.hosting": ("Host",),
-    "zlink_nogil.messaging": ("Channel", "Context", "Mesh", "NodeTarget"),
+    "zlink_nogil.messaging": ("Channel", "Client", "Context", "Mesh", "NodeTarget", "Server"),
     "zlink_nogil.spots": ("Actor", "ActorRef", "EntrySpot", "InstanceSpot", "Spot", "SpotRef", "handler", "timer"),
 }
 _LATER = {name: room for room, names in _ROOMS.items() for name in names}

@@ -226,6 +226,7 @@ class DealerSet:
     def __init__(self, make: Callable[[], RawSocket]) -> None:
         self._make = make
         self._dealers: dict[bytes, tuple[str, RawSocket]] = {}
+        self._dropped: list[RawSocket] = []  # closed with the next look: who waits has let go of their descriptors then
         self._turn = 0
 
     def descriptors(self) -> Collection[int]:
@@ -247,7 +248,8 @@ class DealerSet:
         for alias, (known, dealer) in list(self._dealers.items()):
             if known == endpoint:
                 del self._dealers[alias]
-                dealer.close(0)
+                dealer.disconnect(endpoint)
+                self._dropped.append(dealer)
 
     def try_send(self, alias: bytes, record: bytes) -> bool:
         """See `RawSocket.try_send`."""
@@ -271,9 +273,16 @@ class DealerSet:
         return found
 
     def connection_events(self) -> list[Connected | Disconnected]:
+        self._close_dropped()
         return [event for _, dealer in self._dealers.values() for event in dealer.connection_events()]
 
+    def _close_dropped(self) -> None:
+        dropped, self._dropped = self._dropped, []
+        for dealer in dropped:
+            dealer.close(0)
+
     def close(self, linger: float) -> None:
+        self._close_dropped()
         for _, dealer in self._dealers.values():
             dealer.close(linger)
         self._dealers = {}

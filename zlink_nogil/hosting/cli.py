@@ -48,6 +48,8 @@ def serve(target: str) -> None:
 def _announce(host: Host) -> None:
     for mesh in host.meshes:
         click.echo(f"node {mesh.node_id} of mesh {mesh.name} at {mesh.endpoint}", err=True)
+    for server in host.servers:
+        click.echo(f"server {server.node_id} of channel {server.name} at {server.endpoint}", err=True)
 
 
 def _load(target: str) -> Host:

@@ -1,13 +1,13 @@
 """`Host`: one process's part in its meshes (design 4.7, 7).
 
 Guarantees
-    `start` either starts everything or leaves nothing running. `close`: 1. the nodes leave their meshes and finish what
-    came from there, 2. Actors, then Spots, end - their last messages still go out -, 3. the nodes end, 4. the pool, if it
-    is the host's own. A second close is harmless. In the main thread Ctrl-C is deferred around
+    `start` either starts everything or leaves nothing running. `close`: 1. servers and nodes leave the lists and finish what
+    came from there, 2. Actors, then Spots, end - their last messages still go out -, 3. servers, nodes and clients end, 4.
+    the pool, if it is the host's own. A second close is harmless. In the main thread Ctrl-C is deferred around
     critical sections while the host runs (decision 15).
 
 Ownership
-    `_state` moves under `_lock`; `_meshes` is written before the start
+    `_state` moves under `_lock`; `_meshes`, `_servers`, `_clients` are written before the start
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Self
@@ -24,10 +24,11 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
-from zlink_nogil.messaging import Codecs, LocationStore, Mesh
+from zlink_nogil.messaging import Client, Codecs, LocationStore, Mesh, Server
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots, process_slots
+from zlink_nogil.messaging.peers import DEFAULT_WEIGHT
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.wire import OwnerKind
@@ -91,6 +92,8 @@ class Host:
         self._gc_freeze = gc_freeze
         self._gc_threshold = gc_threshold
         self._meshes: dict[str, Mesh] = {}
+        self._servers: dict[str, Server] = {}
+        self._clients: dict[str, Client] = {}
         self.spots = Spots(self._pool, self._policy, self._policy)
         self.actors = Actors(self._pool, self._policy)
         self.spots.actors, self.actors.spots = self.actors, self.spots
@@ -124,16 +127,45 @@ class Host:
         per id, called wherever it is. One mesh of a host may have it. `location_store` is what the keeper keeps them in
         (default: its memory).
         """
-        if self._state is not _State.NEW:
-            raise InvalidOperation("meshes are added before the host starts")
-        if name in self._meshes:
-            raise AlreadyExists(f"the host is in mesh {name!r} already")
+        self._check_new_part("mesh", name, self._meshes)
         if locations is not None and any(mesh.keeper is not None for mesh in self._meshes.values()):
             raise AlreadyExists("another mesh of the host keeps locations already")
         handlers = Handlers(self.codecs)
         mesh = Mesh(name, bind, list(peers), node_id, advertise, handlers, locations, location_store)
         self._meshes[name] = mesh
         return mesh
+
+    def server(
+        self,
+        name: str,
+        *,
+        bind: str = "tcp://127.0.0.1:0",
+        weight: int = DEFAULT_WEIGHT,
+        node_id: str | None = None,
+        advertise: str | None = None,
+    ) -> Server:
+        """Serve the ClientServer channel `name`, with `weight` as this server's share; the others as for `mesh`.
+
+        `ValueError`, or `AlreadyExists` for a second server of that name.
+        """
+        self._check_new_part("server", name, self._servers)
+        server = self._servers[name] = Server(name, bind, weight, node_id, advertise, Handlers(self.codecs))
+        return server
+
+    def client(self, name: str, *, servers: Iterable[str], node_id: str | None = None) -> Client:
+        """Call the ClientServer channel `name` at `servers`, their endpoints; `node_id` is this client's name in logs.
+
+        `ValueError`, or `AlreadyExists` for a second client of that name.
+        """
+        self._check_new_part("client", name, self._clients)
+        client = self._clients[name] = Client(name, list(servers), node_id)
+        return client
+
+    def _check_new_part(self, what: str, name: str, known: Mapping[str, object]) -> None:
+        if self._state is not _State.NEW:
+            raise InvalidOperation(f"a {what} is added before the host starts")
+        if name in known:
+            raise AlreadyExists(f"the host has a {what} {name!r} already")
 
     def __enter__(self) -> Self:
         self.start()
@@ -168,6 +200,9 @@ class Host:
                     self.spots.elsewhere = self.actors.elsewhere = mesh.direct
             self.spots.start()
             self.actors.start()
+            parts: list[Server | Client] = [*self._servers.values(), *self._clients.values()]
+            for part in parts:
+                part.start(resources)
         except BaseException:
             self.close(0.1)
             raise
@@ -177,10 +212,15 @@ class Host:
             gc.freeze()
 
     def wait_ready(self, timeout: float = 5.0) -> None:
-        """Block until every node named in `peers` is ready, both ways; `DeadlineExceeded` after `timeout` seconds."""
+        """Block until every node named in `peers` is ready, both ways, and every server of every client.
+
+        `DeadlineExceeded` after `timeout` seconds.
+        """
         deadline = _sync.monotonic() + timeout
         for mesh in self._meshes.values():
             mesh.wait_ready(max(0.0, deadline - _sync.monotonic()))
+        for client in self._clients.values():
+            client.wait_ready(timeout=max(0.0, deadline - _sync.monotonic()))
 
     def drain(self, timeout: float = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Leave the candidate lists, finish accepted work within `timeout` seconds, then stop. The same as `close`."""
@@ -216,11 +256,13 @@ class Host:
     def _close(self, timeout: float) -> None:
         deadline = _sync.monotonic() + timeout
         try:
-            for mesh in self._meshes.values():
-                mesh.leave(max(0.0, deadline - _sync.monotonic()))
+            serving: list[Server | Mesh] = [*self._servers.values(), *self._meshes.values()]
+            for part in serving:
+                part.leave(max(0.0, deadline - _sync.monotonic()))
             self._close_owners(max(0.1, deadline - _sync.monotonic()))
-            for mesh in self._meshes.values():
-                mesh.close(max(0.1, deadline - _sync.monotonic()))
+            everything: list[Server | Mesh | Client] = [*serving, *self._clients.values()]
+            for end in everything:
+                end.close(max(0.1, deadline - _sync.monotonic()))
             if self._ingress is not None:
                 self._ingress.close()
             if self._own_pool is not None:
@@ -275,6 +317,10 @@ class Host:
     @property
     def meshes(self) -> Sequence[Mesh]:
         return tuple(self._meshes.values())
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        return tuple(self._servers.values())
 
     def _pool(self) -> WorkerPool:
         return self._own_pool or default_pool()

@@ -13,19 +13,20 @@ from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.messaging.wire import NO_METADATA, NOBODY, Address, Kind, OwnerKind, pack_extras
+from zlink_nogil.scheduler import Completion, Wait
 from zlink_nogil.spots.annotations import message_name
 
 if TYPE_CHECKING:
     from zlink_nogil.messaging.mesh import Mesh
 
-__all__ = ["Channel", "NodeTarget"]
+__all__ = ["Channel", "NodeTarget", "Target"]
 
 
-class _Target(ABC):
-    """Something messages can be sent to: `_choose` finds the node when a call begins."""
+class Target(ABC):
+    """Something messages can be sent to: `_choose` finds the node when a call begins, in `start_call`."""
 
-    def __init__(self, mesh: Mesh, channel: str) -> None:
-        self._mesh = mesh
+    def __init__(self, start_call: Callable[[Message, Wait | None], Completion[Any]], channel: str) -> None:
+        self._begin_call = start_call
         self._channel = channel
 
     @abstractmethod
@@ -98,15 +99,16 @@ class _Target(ABC):
             extras,
             timeout,
         )
-        return Call(functools.partial(self._mesh.start_call, message))
+        return Call(functools.partial(self._begin_call, message))
 
 
-class Channel(_Target):
+class Channel(Target):
     """A named channel of a mesh: calls go to one ready node that has handlers on it, chosen by weight. Thread-safe."""
 
     def __init__(self, mesh: Mesh, name: str) -> None:
-        super().__init__(mesh, name)
+        super().__init__(mesh.start_call, name)
         self.name = name
+        self._mesh = mesh
         self._selector: Selector[Peer] | None = None
 
     def handler[F: Callable[..., Any]](self, function: F | None = None, *, name: str | None = None) -> Any:
@@ -134,12 +136,13 @@ class Channel(_Target):
         return peer
 
 
-class NodeTarget(_Target):
+class NodeTarget(Target):
     """One named node of a mesh (it may be this one): messages for the handlers registered with `Mesh.handler`."""
 
     def __init__(self, mesh: Mesh, node: str) -> None:
-        super().__init__(mesh, "")
+        super().__init__(mesh.start_call, "")
         self.node = node
+        self._mesh = mesh
 
     def _choose(self) -> Peer | None:
         return self._mesh.peer(self.node)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, NotFound
@@ -21,15 +21,12 @@ from zlink_nogil.messaging.keeper import maker_channel
 from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
-from zlink_nogil.messaging.peers import ENDPOINT, MOST_NAME_BYTES, Peer
+from zlink_nogil.messaging.peers import DEFAULT_WEIGHT, ENDPOINT, Peer, checked_bind, checked_name, checked_weight
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.scheduler import Completion, Wait
 
 __all__ = ["Mesh"]
-
-DEFAULT_WEIGHT: Final = 100
-MOST_WEIGHT: Final = 1_000_000
 
 
 class _State(Enum):
@@ -52,20 +49,16 @@ class Mesh:
         keeper: str | None,
         store: LocationStore | None,
     ) -> None:
-        self.name = _checked_name("a mesh name", name)
-        self.node_id = _checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
-        if not ENDPOINT.fullmatch(bind.replace("*", "0.0.0.0")):
-            raise ValueError(f"bind must be an endpoint like tcp://127.0.0.1:7001, not {bind!r}")
-        if advertise is None and ("*" in bind or "//0.0.0.0:" in bind):
-            raise ValueError(f"other nodes cannot reach {bind!r}: give advertise= the host name they should use")
+        self.name = checked_name("a mesh name", name)
+        self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
         for peer in peers:
             if not ENDPOINT.fullmatch(peer):
                 raise ValueError(f"peers must be endpoints like tcp://127.0.0.1:7001, not {peer!r}")
-        self._bind = bind
+        self._bind = checked_bind(bind, advertise)
         self._peers = peers
         self._advertise = advertise
         self._handlers = handlers
-        self.keeper = None if keeper is None else _checked_name("a node id", keeper)
+        self.keeper = None if keeper is None else checked_name("a node id", keeper)
         self._store = store or MemoryLocationStore()
         self._channels: dict[str, Channel] = {}
         self._weights: dict[str, int] = {}
@@ -77,13 +70,11 @@ class Mesh:
 
     def channel(self, name: str, weight: int | None = None) -> Channel:
         """The channel `name`. `weight` (default 100, 0 for none) is this node's share of the calls to its handlers."""
-        if _checked_name("a channel name", name).startswith("$"):
+        if checked_name("a channel name", name).startswith("$"):
             raise ValueError(f"names that begin with $ are the runtime's own, not {name!r}")
         if weight is not None:
-            if not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
-                raise ValueError(f"a weight must be from 0 to {MOST_WEIGHT}, not {weight!r}")
             self._only_new("weights are set")
-            self._weights[name] = weight
+            self._weights[name] = checked_weight(weight)
         return self._channels.setdefault(name, Channel(self, name))
 
     def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,9 +203,3 @@ def _maker_channels(resources: Resources) -> dict[str, int]:
         for kind, directory in resources.directories.items()
         for beginning in directory.beginnings()
     }
-
-
-def _checked_name(what: str, name: str) -> str:
-    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > MOST_NAME_BYTES:
-        raise ValueError(f"{what} must be 1 to {MOST_NAME_BYTES} bytes of text, not {name!r}")
-    return name

@@ -159,7 +159,7 @@ class Operations:
     def peer_lost(self, peer: object) -> None:
         """The peer's pending operations end as `Unavailable`."""
         for operation in list(self._pending.values()):
-            if operation.peer is peer:
+            if operation.peer == peer:
                 accepted = operation.waiting is None
                 lost = Unavailable("the peer is gone", accepted=accepted)
                 self._take_and(operation.reply_route, operation.fail, lost)

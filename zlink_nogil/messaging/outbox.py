@@ -103,7 +103,7 @@ class Outbox:
         me: Introduction,
         codecs: Codecs,
         operations: Operations,
-        inbox: Inbox,
+        inbox: Inbox | None,
         permits: Permits,
         pool: WorkerPool,
     ) -> None:
@@ -123,6 +123,7 @@ class Outbox:
         self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), target)
         on_wait = None
         if target is None:
+            assert self._inbox is not None, "whoever chooses this node has an inbox"
             owner = owner_of(message.channel, message.address)
             if how is not None and message.kind is Kind.REQUEST:
                 self._inbox.owners.check_wait(owner, None, how)
@@ -167,7 +168,8 @@ class Outbox:
         left = max(1, math.ceil((operation.deadline - self._now()) * 1000))
         generation = self._me.generation if target is None else target.generation
         record = readdress(operation.record, generation, left)
-        resubmit = functools.partial(self._operations.resubmit, operation, target)
+        peer = None if target is None else target.data_alias
+        resubmit = functools.partial(self._operations.resubmit, operation, peer)
         if target is not None:
             is_request = unpack(record).kind is Kind.REQUEST
             resubmit(functools.partial(self._operations.send, target.data_alias, record, is_request))
@@ -196,7 +198,8 @@ class Outbox:
 
     def _new[O: Operation](self, make: type[O], message: Message, target: Peer | None, on_wait: OnWait | None) -> O:
         decode = functools.partial(self._decode, message.reply) if message.kind is Kind.REQUEST else None
-        return self._operations.new(make, message.timeout, target, decode, on_wait)
+        peer = None if target is None else target.data_alias
+        return self._operations.new(make, message.timeout, peer, decode, on_wait)
 
     def _pack(self, operation: Operation, message: Message, route: bytes, payload: bytes, generation: int) -> bytes:
         return pack(
@@ -217,14 +220,16 @@ class Outbox:
 
     def _deliver_here(self, record: bytes, submit: Callable[[Callable[[Operation], bool]], bool]) -> None:
         """Commit a record that holds a permit to its owner, in `submit`, which tells whether it did."""
+        inbox = self._inbox
+        assert inbox is not None, "whoever chooses this node has an inbox"
         try:
-            owner, delivery = self._inbox.prepare(record, unpack(record), self._local_answer)
+            owner, delivery = inbox.prepare(record, unpack(record), self._local_answer)
         except BaseException:
             self._permits.give_back()
             raise
 
         def commit(_: Operation) -> bool:
-            refused = self._inbox.admit(owner, (delivery,))
+            refused = inbox.admit(owner, (delivery,))
             if refused:
                 raise refused[0][1]
             return not delivery.is_request

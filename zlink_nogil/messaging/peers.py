@@ -15,13 +15,37 @@ from typing import Any, Final
 
 from zlink_nogil.errors import ProtocolError
 
-__all__ = ["ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer", "Source"]
+__all__ = ["DEFAULT_WEIGHT", "ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer", "Source", "checked_bind"]
+__all__ += ["checked_name", "checked_weight"]
 
 _PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 ENDPOINT = re.compile(rf"tcp://[^\s:/]+:{_PORT}|tcp://\[[0-9A-Fa-f:.]+\]:{_PORT}|ipc://\S+")
 """What a node can be reached at."""
 MOST_NAME_BYTES: Final = 200
 """Of the name of a mesh, a node or a channel."""
+DEFAULT_WEIGHT: Final = 100
+MOST_WEIGHT: Final = 1_000_000
+
+
+def checked_name(what: str, name: str) -> str:
+    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > MOST_NAME_BYTES:
+        raise ValueError(f"{what} must be 1 to {MOST_NAME_BYTES} bytes of text, not {name!r}")
+    return name
+
+
+def checked_weight(weight: int) -> int:
+    if not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
+        raise ValueError(f"a weight must be from 0 to {MOST_WEIGHT}, not {weight!r}")
+    return weight
+
+
+def checked_bind(bind: str, advertise: str | None) -> str:
+    """`ValueError` for what is no endpoint, or one that others could not be told."""
+    if not ENDPOINT.fullmatch(bind.replace("*", "0.0.0.0")):
+        raise ValueError(f"bind must be an endpoint like tcp://127.0.0.1:7001, not {bind!r}")
+    if advertise is None and ("*" in bind or "//0.0.0.0:" in bind):
+        raise ValueError(f"other nodes cannot reach {bind!r}: give advertise= the host name they should use")
+    return bind
 
 
 @dataclass(frozen=True, slots=True)

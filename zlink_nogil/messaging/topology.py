@@ -28,13 +28,13 @@ from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
-from zlink_nogil.errors import DeadlineExceeded, Unavailable, ZLinkError
+from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Link, Peer, Source
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.selection import Selector
+from zlink_nogil.messaging.watchers import Watchers
 from zlink_nogil.messaging.wire import Kind, pack
-from zlink_nogil.scheduler import interrupts
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Topology"]
@@ -68,8 +68,7 @@ class Topology:
         self._links: dict[int, Link] = {}  # by token
         self._by_node: dict[str, Link] = {}
         self._selectors: dict[str, Selector[Peer]] = {}
-        self._watchers: list[_sync.Parker] = []
-        self._watchers_lock = _sync.Lock()
+        self.watchers = Watchers()
         self.on_change: Callable[[], None] = _nobody_looks
         """Called on the lane when the ready nodes have changed; set before the start."""
 
@@ -89,20 +88,9 @@ class Topology:
 
     def wait(self, enough: Callable[[Mapping[str, Peer]], bool], timeout: float, what: str) -> None:
         """Block until `enough(ready peers)`; `DeadlineExceeded` naming `what` after `timeout` seconds."""
-        deadline = _sync.monotonic() + timeout
-        parker = _sync.Parker()
-        with self._watchers_lock:
-            self._watchers.append(parker)
-        try:
-            while not enough(self.ready):
-                left = deadline - _sync.monotonic()
-                if left <= 0 or not interrupts.park(parker, left):
-                    if enough(self.ready):
-                        return
-                    raise DeadlineExceeded(f"{what} not ready within {timeout} s (ready: {sorted(self.ready) or 'none'})")
-        finally:
-            with self._watchers_lock:
-                self._watchers.remove(parker)
+        self.watchers.wait(
+            lambda: enough(self.ready), timeout, lambda: f"{what} not ready (ready: {sorted(self.ready) or 'none'})"
+        )
 
     def static_endpoints_ready(self, _ready: Mapping[str, Peer]) -> bool:
         """Is every node named in `peers` ready?"""
@@ -287,7 +275,7 @@ class Topology:
             self._farewells.append((now + LAST_ANSWERS, peer))
             self._operations.wake()
         elif peer is not None:
-            self._operations.peer_lost(peer)
+            self._operations.peer_lost(peer.data_alias)
         if not link.static:
             link.give_up_at = link.give_up_at or now + PATIENCE
         link.failures = 0 if now - link.opened_at >= LASTING else link.failures + 1
@@ -321,7 +309,7 @@ class Topology:
         debug_assert_on_lane(self.lane)
         now = _sync.monotonic()
         while self._farewells and self._farewells[0][0] <= now:
-            self._operations.peer_lost(self._farewells.popleft()[1])
+            self._operations.peer_lost(self._farewells.popleft()[1].data_alias)
         upcoming = [self._farewells[0][0]] if self._farewells else []
         for link in list(self._links.values()):
             if link.give_up_at is not None and link.give_up_at <= now:
@@ -386,10 +374,7 @@ class Topology:
 
     def _notify(self) -> None:
         self.on_change()
-        with self._watchers_lock:
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher.unpark()
+        self.watchers.notify()
 
 
 def _nobody_looks() -> None:

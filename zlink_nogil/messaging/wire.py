@@ -61,6 +61,8 @@ class Kind(IntEnum):
     WELCOME = 17  # completion connection: your hello arrived, and this is the way replies come
     LEAVING = 18  # completion connection: send me nothing new
     LEFT = 19  # data connection: that was my last record to you
+    PROBE = 20  # are you there?
+    ACK = 21  # I am
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -1,0 +1,171 @@
+"""`ClientNode`: the calling side of a ClientServer channel (design 4.1; seed 004 section 5).
+
+Guarantees
+    Everything that comes back on a client's connections is an answer or a control record, and takes no permit. A reply that
+    came before its connection was lost still counts.
+
+Ownership
+    the sockets belong to the operation lane; `malformed` to the thread that leads; the rest is read-only
+    Closing order as `Node`'s: no new operations, the pending ones end, the role is taken back, the sockets, the context.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Collection
+from typing import Any
+
+from zlink_nogil import _sync
+from zlink_nogil.binding import ClientSocket, Context, Record
+from zlink_nogil.errors import InvalidOperation, ProtocolError, ShuttingDown, Unavailable
+from zlink_nogil.messaging.operations import Operations
+from zlink_nogil.messaging.outbox import Message, Outbox, Routed
+from zlink_nogil.messaging.peers import Introduction, Peer
+from zlink_nogil.messaging.ranks import Rank
+from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.server import channel_mesh
+from zlink_nogil.messaging.servers import Servers
+from zlink_nogil.messaging.waiting_line import MOST_WAIT, WaitingLine
+from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack, unpack_error
+from zlink_nogil.scheduler import Completion, Wait
+from zlink_nogil.state import StateLane
+
+__all__ = ["ClientNode"]
+
+_log = logging.getLogger("zlink_nogil.messaging")
+
+
+class ClientNode:
+    """A running client, and the `Driver` of its connections."""
+
+    def __init__(self, channel: str, node_id: str, resources: Resources) -> None:
+        self._channel = channel
+        self._standby = resources.standby
+        self._fork = _sync.ForkGuard()
+        self._now = _sync.monotonic
+        self._wakeup = _sync.EventFd()
+        self._context = Context()
+        self._generation = secrets.randbits(63) | 1
+        most = resources.max_record_bytes
+        me = Introduction(channel_mesh(channel), node_id, self._generation, "", "", {}, most)
+        lane = StateLane(f"client {channel}/{node_id}", rank=Rank.SOCKET)
+        self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake)
+        self.operations = Operations(lane, self._socket, resources.slots, resources.pool, self.wake)
+        self._outbox = Outbox(me, resources.codecs, self.operations, None, resources.permits, resources.pool)
+        self.servers = Servers(me, self.operations, self._socket, self.wake)
+        self._line = WaitingLine(self.servers.selector.choose, self._dispatch, self.wake)
+        self._watchers: list[_sync.Parker] = []
+        self.malformed = 0
+
+    def start(self, endpoints: list[str]) -> None:
+        self._standby.add(self)
+        self.servers.connect(endpoints)
+
+    def check_usable(self) -> None:
+        """`InvalidOperation` in a forked child (decision 16), `ShuttingDown` once operations are refused."""
+        if self._fork.inherited():
+            raise InvalidOperation(
+                f"the client of {self._channel!r} was started before a fork and cannot be used in the child"
+            )
+        if self.operations.closed:
+            raise ShuttingDown(f"the client of {self._channel!r} is closed")
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def start_call(self, message: Message, how: Wait | None) -> Completion[Any]:
+        """At once to a server that is ready, and nobody waits for one; otherwise at the end of the line."""
+        self.check_usable()
+        if self._line.empty:
+            try:
+                return self._outbox.start(message, how)
+            except _NobodyReady:
+                pass
+        operation = self._outbox.line_up(message, self._line.enter)
+        self._line.flush()
+        return operation
+
+    def choose(self) -> Peer:
+        peer = self.servers.selector.choose()
+        if peer is None:
+            raise _NobodyReady
+        return peer
+
+    def _dispatch(self, operation: Routed, peer: Peer) -> None:
+        self._outbox.dispatch(operation, peer)
+
+    # -- a driver ---------------------------------------------------------------------------------------------------
+
+    def descriptors(self) -> Collection[int]:
+        return (self._wakeup.fileno(), *self._socket.descriptors())
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    def rotate(self) -> float | None:
+        self._wakeup.clear()
+        hot = self._receive()
+        lost = self.operations.service()
+        while lost and self._receive():  # what had come before the end
+            pass
+        for alias in lost:
+            self.servers.lost(alias)
+        now = self._now()
+        times = [self.operations.expire(), self.servers.manage(now), self._socket.next_look(now)]
+        over, upcoming = self._line.expire(now)
+        for operation in over:
+            nobody = Unavailable(f"no server of channel {self._channel!r} was ready within {MOST_WAIT:g} s")
+            self.operations.error(operation.reply_route, nobody)
+        self._line.flush()
+        times.append(upcoming)
+        return now if hot else min((time for time in times if time is not None), default=None)
+
+    def _receive(self) -> bool:
+        records, hot = self._socket.claim(64, 1024 * 1024, self._now() + 0.002, self._now)
+        if records:
+            self.servers.heard({alias for alias, _ in records})
+        for received in records:
+            try:
+                self._take(received)
+            except ValueError as error:
+                self.malformed += 1
+                _log.warning("a malformed record was dropped: %s", error)
+        return hot
+
+    def _take(self, received: Record) -> None:
+        alias, record = received
+        if record is None:
+            raise Malformed("a message that has not one frame")
+        header = unpack(record)
+        if header.kind is Kind.REPLY or header.kind is Kind.ERROR:
+            self._answer(header, record)
+        elif header.kind is Kind.WELCOME:
+            self.servers.on_welcome(alias, Introduction.unpack(record[header.payload_at :]))
+        elif header.kind is Kind.LEAVING:
+            self.servers.on_leaving(alias)
+        elif header.kind is Kind.PROBE:
+            self.servers.acknowledge(alias)
+        elif header.kind is not Kind.ACK:
+            raise ProtocolError(f"a {header.kind.name} record from a server")
+
+    def _answer(self, header: Header, record: bytes) -> None:
+        if header.generation != self._generation:
+            self.operations.count_late()
+        elif header.kind is Kind.REPLY:
+            self.operations.reply(header.reply_route, record)
+        else:
+            self.operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float) -> None:
+        self.operations.close()
+        self._standby.remove(self)
+        self._socket.run(self._socket.close, timeout)
+        self.servers.lane.close()
+        self._context.end()
+        self._wakeup.close()
+
+
+class _NobodyReady(Exception):
+    """No server is ready."""
