@@ -12,6 +12,7 @@ import click
 
 from zlink_nogil._interpreter import FREE_THREADED
 from zlink_nogil.errors import ZLinkError
+from zlink_nogil.hosting.calling import call
 from zlink_nogil.hosting.demo.command import demo
 from zlink_nogil.hosting.host import Host
 
@@ -84,4 +85,5 @@ def _told(error: Exception) -> str:
     return f"{told} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
+commands.add_command(call)
 commands.add_command(demo)

@@ -91,7 +91,7 @@ class Target(ABC):
             self._choose,
             kind,
             self._channel,
-            name or message_name(declared),
+            message_name(declared) if name is None else name,
             value,
             declared,
             reply,

@@ -70,7 +70,7 @@ class Handlers:
         route = self._routes.get(encoded)
         if route is None:
             content_type, channel, name = unpack_route(encoded)
-            handler = self._by_name.get((channel, name))
+            handler = self._by_name.get((channel, name)) if name else self._only(channel)
             if handler is None:
                 raise self._nobody(channel, name)
             reply_codec = None if handler.reply_type is None else self._codecs.for_sending(handler.reply_type)
@@ -78,6 +78,11 @@ class Handlers:
             if len(self._routes) < MOST_ROUTES:
                 self._routes[encoded] = route
         return route
+
+    def _only(self, channel: str) -> Handler | None:
+        """For messages without a name: the channel's handler, where it has one."""
+        found = [handler for (known, _), handler in self._by_name.items() if known == channel]
+        return found[0] if len(found) == 1 else None
 
     def channels(self) -> set[str]:
         return {channel for channel, _ in self._by_name}

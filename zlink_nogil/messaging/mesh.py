@@ -7,6 +7,7 @@ Ownership
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable
 from enum import Enum, auto
@@ -21,7 +22,15 @@ from zlink_nogil.messaging.keeper import maker_channel
 from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
-from zlink_nogil.messaging.peers import DEFAULT_WEIGHT, ENDPOINT, Peer, checked_bind, checked_name, checked_weight
+from zlink_nogil.messaging.peers import (
+    CLIENT_SERVER,
+    DEFAULT_WEIGHT,
+    ENDPOINT,
+    Peer,
+    checked_bind,
+    checked_name,
+    checked_weight,
+)
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.scheduler import Completion, Wait
@@ -50,6 +59,8 @@ class Mesh:
         store: LocationStore | None,
     ) -> None:
         self.name = checked_name("a mesh name", name)
+        if name.startswith(CLIENT_SERVER):
+            raise ValueError(f"a mesh's name cannot begin with {CLIENT_SERVER!r}")
         self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
         for peer in peers:
             if not ENDPOINT.fullmatch(peer):
@@ -77,9 +88,11 @@ class Mesh:
             self._weights[name] = checked_weight(weight)
         return self._channels.setdefault(name, Channel(self, name))
 
-    def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler[F: Callable[..., Any]](self, function: F | None = None, *, name: str | None = None) -> Any:
         """Register a handler of messages to this node by name (`Mesh.node`); see `Channel.handler`."""
-        self.register("", function, None)
+        if function is None:
+            return functools.partial(self.handler, name=name)
+        self.register("", function, name)
         return function
 
     def register(self, channel: str, function: Callable[..., Any], name: str | None) -> None:

@@ -15,14 +15,18 @@ from typing import Any, Final
 
 from zlink_nogil.errors import ProtocolError
 
-__all__ = ["DEFAULT_WEIGHT", "ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer", "Source", "checked_bind"]
-__all__ += ["checked_name", "checked_weight"]
+__all__ = ["ANY_MESH", "CLIENT_SERVER", "DEFAULT_WEIGHT", "ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer"]
+__all__ += ["Source", "checked_bind", "checked_name", "checked_weight"]
 
 _PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 ENDPOINT = re.compile(rf"tcp://[^\s:/]+:{_PORT}|tcp://\[[0-9A-Fa-f:.]+\]:{_PORT}|ipc://\S+")
 """What a node can be reached at."""
 MOST_NAME_BYTES: Final = 200
 """Of the name of a mesh, a node or a channel."""
+CLIENT_SERVER: Final = "client-server:"
+"""What the name of a channel's mesh begins with: no mesh of nodes has such a name."""
+ANY_MESH: Final = "*"
+"""What a guest calls its mesh: it may call, wherever it is let in."""
 DEFAULT_WEIGHT: Final = 100
 MOST_WEIGHT: Final = 1_000_000
 

@@ -28,7 +28,7 @@ from zlink_nogil.errors import DeadlineExceeded, ProtocolError, ShuttingDown, Un
 from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.owners import Owners
-from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.wire import Header, Kind, pack
 from zlink_nogil.state import StateLane, debug_assert_on_lane
@@ -47,8 +47,8 @@ _log = logging.getLogger("zlink_nogil.messaging")
 
 
 def channel_mesh(channel: str) -> str:
-    """What the two sides of a channel call their mesh: no mesh of nodes has such a name."""
-    return f"client-server:{channel}"
+    """What the two sides of a channel call their mesh."""
+    return CLIENT_SERVER + channel
 
 
 class _Session:
@@ -148,7 +148,8 @@ class ServerNode:
     def _on_hello(self, routing_id: bytes, them: Introduction) -> None:
         debug_assert_on_lane(self._lane)
         if them.mesh != channel_mesh(self._channel):
-            _log.warning("%r wants %r, and this is channel %r: refused", them.node, them.mesh, self._channel)
+            level = logging.INFO if them.mesh == ANY_MESH else logging.WARNING  # a caller that tries both ways
+            _log.log(level, "%r wants %r, and this is channel %r: refused", them.node, them.mesh, self._channel)
             return
         self._socket.let_in(routing_id)
         self._sessions[routing_id] = _Session(self, routing_id, them, self._now())

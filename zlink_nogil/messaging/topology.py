@@ -30,7 +30,7 @@ from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.messaging.operations import Operations
-from zlink_nogil.messaging.peers import Introduction, Link, Peer, Source
+from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, Link, Peer, Source
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.messaging.watchers import Watchers
@@ -211,8 +211,9 @@ class Topology:
             self._notify()
 
     def _acceptable(self, them: Introduction) -> bool:
-        if them.mesh != self.me.mesh:
-            _log.warning("node %r of mesh %r is not of mesh %r: refused", them.node, them.mesh, self.me.mesh)
+        if them.mesh != self.me.mesh and ANY_MESH not in (them.mesh, self.me.mesh):
+            level = logging.INFO if them.mesh.startswith(CLIENT_SERVER) else logging.WARNING  # a caller that tries both ways
+            _log.log(level, "node %r of mesh %r is not of mesh %r: refused", them.node, them.mesh, self.me.mesh)
             return False
         if them.node == self.me.node:
             _log.warning("node %r meets its own name at %s: refused", them.node, them.data_endpoint)
