@@ -9,8 +9,8 @@ import sys
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
@@ -26,10 +26,12 @@ from zlink_nogil.hosting.demo.counting import Counts, Totals, as_text, count, pa
 from zlink_nogil.hosting.demo.report import Outcome
 from zlink_nogil.hosting.host import Host
 from zlink_nogil.messaging import Mesh
+from zlink_nogil.messaging.channel import Target
 from zlink_nogil.scheduler import Completion
 
 __all__ = ["run"]
 
+APIS: Final = ("mesh", "client-server", "spot")
 WINDOW: Final = 256
 """Requests in flight at most."""
 START_TIMEOUT: Final = 30.0
@@ -37,8 +39,12 @@ FILE_TIMEOUT: Final = 60.0
 STOP_TIMEOUT: Final = 2.0
 
 
-def run(root: Path, paths: list[Path], nodes: int, workers: int | None, console: Console) -> Outcome:
-    """Index `paths`, below `root`, on `nodes` processes and in a plain loop.
+type Ask = Callable[[bytes, Path, str], Call[Counts]]
+"""(source, its path, its package)"""
+
+
+def run(root: Path, paths: list[Path], nodes: int, workers: int | None, api: str, console: Console) -> Outcome:
+    """Index `paths`, below `root`, on `nodes` processes and in a plain loop; `api` is one of `APIS`.
 
     The servers have ended when it returns or raises: `KeyboardInterrupt`, `OSError` for a file that cannot be read,
     `Unavailable` when the servers do not come up.
@@ -47,10 +53,12 @@ def run(root: Path, paths: list[Path], nodes: int, workers: int | None, console:
     for path, _ in files:
         path.read_bytes()  # both timed runs find the files in the page cache
     host = Host(gc_freeze=True, gc_threshold=server.GC_THRESHOLD)
-    mesh = host.mesh(server.MESH, node_id="client")
-    with host, _servers(mesh, nodes, workers), Progress(console=console, transient=True) as progress:
+    mesh = host.mesh(server.MESH, node_id=server.CLIENT_NODE, locations=server.CLIENT_NODE)
+    with host, _servers(mesh, nodes, workers), ExitStack() as stack:
+        ask = _asking(api, host, mesh, stack)
+        progress = stack.enter_context(Progress(console=console, transient=True))
         began = time.perf_counter()
-        errors = _index(mesh, files, progress)
+        errors = _index(ask, files, progress)
         reports = _reports(mesh)
         seconds = time.perf_counter() - began
     expected, sequential_errors, sequential_seconds = _plain_loop(files, console)
@@ -60,6 +68,7 @@ def run(root: Path, paths: list[Path], nodes: int, workers: int | None, console:
     messages = sum(report.messages for report in reports)
     return Outcome(
         path=as_text(root),
+        api=api,
         nodes=nodes,
         workers=workers,
         files=len(files),
@@ -79,6 +88,27 @@ def run(root: Path, paths: list[Path], nodes: int, workers: int | None, console:
         packages=totals,
         differing=differing,
     )
+
+
+def _asking(api: str, host: Host, mesh: Mesh, stack: ExitStack) -> Ask:
+    """How the servers are asked; what it needs besides ends with `stack`."""
+    if api == "spot":
+        return lambda source, _, package: host.spots.request(
+            server.PACKAGES + package, source, reply=Counts, timeout=FILE_TIMEOUT
+        )
+    target: Target = mesh.channel(server.CHANNEL)
+    if api == "client-server":
+        places: list[str] = [mesh.node(node).request("", name="serving", reply=str).result() for node in mesh.nodes()]
+        calling = Host()
+        target = calling.client(server.CHANNEL, servers=places)
+        stack.enter_context(calling)
+        calling.wait_ready(START_TIMEOUT)
+
+    def ask(source: bytes, path: Path, package: str) -> Call[Counts]:
+        metadata = {"package": package.encode()}
+        return target.request(source, key=as_text(path), reply=Counts, metadata=metadata, timeout=FILE_TIMEOUT)
+
+    return ask
 
 
 @contextmanager
@@ -116,7 +146,7 @@ def _wait_ready(mesh: Mesh, processes: list[subprocess.Popen[bytes]], said: IO[b
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         try:
-            mesh.channel("parse").wait_ready(len(processes), 0.5)
+            mesh.channel(server.CHANNEL).wait_ready(len(processes), 0.5)
             return
         except DeadlineExceeded as error:
             ended = [process.poll() for process in processes if process.poll() is not None]
@@ -128,9 +158,8 @@ def _wait_ready(mesh: Mesh, processes: list[subprocess.Popen[bytes]], said: IO[b
             raise Unavailable(f"{reason}; its last words: {last}" if last else reason) from None
 
 
-def _index(mesh: Mesh, files: list[tuple[Path, str]], progress: Progress) -> Counter[str]:
+def _index(ask: Ask, files: list[tuple[Path, str]], progress: Progress) -> Counter[str]:
     """Send every file, at most `WINDOW` unanswered; returns the errors by kind."""
-    channel = mesh.channel("parse")
     task = progress.add_task("indexing", total=len(files))
     errors: Counter[str] = Counter()
     window: deque[Completion[Counts]] = deque()
@@ -146,14 +175,7 @@ def _index(mesh: Mesh, files: list[tuple[Path, str]], progress: Progress) -> Cou
         while len(window) >= WINDOW:
             settle()
         try:
-            call: Call[Counts] = channel.request(
-                path.read_bytes(),
-                key=as_text(path),
-                reply=Counts,
-                metadata={"package": package.encode()},
-                timeout=FILE_TIMEOUT,
-            )
-            window.append(call.submit())
+            window.append(ask(path.read_bytes(), path, package).submit())
         except ShuttingDown:
             raise
         except ZLinkError as error:  # nobody left to send it to

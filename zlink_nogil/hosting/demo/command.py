@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from zlink_nogil.errors import ZLinkError
-from zlink_nogil.hosting.demo.client import run
+from zlink_nogil.hosting.demo.client import APIS, run
 from zlink_nogil.hosting.demo.counting import sources
 from zlink_nogil.hosting.demo.crunch import compare
 from zlink_nogil.hosting.demo.report import Comparison, Outcome, World, show
@@ -35,6 +35,7 @@ MEMBERS: Final = 5000
 )
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, 64), help="Server processes.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Worker threads of each; default: one per CPU.")
+@click.option("--api", type=click.Choice(APIS), default=APIS[0], show_default=True, help="How the servers are asked.")
 @click.option("--scheduler", is_flag=True, help="No servers: tasks in this process, beside asyncio and a thread pool.")
 @click.option("--rooms", is_flag=True, help="No sources: a world of rooms and members that ticks, and checks its books.")
 @click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, 86_400), help="How long it ticks.")
@@ -45,6 +46,7 @@ def demo(
     path: Path | None,
     nodes: int,
     workers: int | None,
+    api: str,
     scheduler: bool,
     rooms: bool,
     seconds: float,
@@ -67,7 +69,7 @@ def demo(
         if rooms:
             outcome = run_world(ROOMS, MEMBERS, seconds, workers or default_workers(), console)
         else:
-            outcome = compare(root, files, workers) if scheduler else run(root, files, nodes, workers, console)
+            outcome = compare(root, files, workers) if scheduler else run(root, files, nodes, workers, api, console)
         show(outcome, Console())
         if json_file is not None:
             json_file.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
@@ -83,8 +85,8 @@ def _check_together(ctx: click.Context, scheduler: bool, rooms: bool) -> None:
     """`UsageError` for options that do not go together."""
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     if rooms:
-        flag, unfit = "--rooms", {"nodes", "path", "scheduler"}
+        flag, unfit = "--rooms", {"api", "nodes", "path", "scheduler"}
     else:
-        flag, unfit = ("--scheduler", {"nodes", "seconds"}) if scheduler else ("a demo without --rooms", {"seconds"})
+        flag, unfit = ("--scheduler", {"api", "nodes", "seconds"}) if scheduler else ("a demo without --rooms", {"seconds"})
     for name in sorted(given & unfit):
         raise click.UsageError(f"--{name} does not go with {flag}", ctx)

@@ -17,6 +17,7 @@ class Outcome:
     """`messages` are records that handlers were given, on all nodes; `seconds` from the first request to the last total."""
 
     path: str
+    api: str
     nodes: int
     workers: int | None
     files: int
@@ -137,7 +138,7 @@ def _show_outcome(outcome: Outcome, console: Console) -> None:
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.errors_by_kind.items()))
     errors = f"{outcome.errors} ({kinds})" if kinds else "0"
     console.print(
-        f"nodes {outcome.nodes}, workers each: {workers}; GIL {'ON' if outcome.gil_enabled else 'off'}; "
+        f"api {outcome.api}, nodes {outcome.nodes}, workers each: {workers}; GIL {'ON' if outcome.gil_enabled else 'off'}; "
         f"collector threshold {outcome.gc_threshold}, start-up frozen\n"
         f"files that did not parse or were lost: {errors}; the plain loop: {outcome.sequential_errors}\n"
         f"{outcome.files_per_second:,.0f} files/s, {outcome.messages_per_second:,.0f} messages/s, "
