@@ -298,6 +298,17 @@ def test_every_port_is_managed_once_per_rotation_with_or_without_permits(make):
     assert (first.managed, second.managed) == (2, 2)
 
 
+def test_management_that_takes_long_goes_on_with_the_next_port_in_the_next_rotation(make):
+    world = make()
+    ports = [world.port() for _ in range(3)]
+    world.claimed()
+    world.tick = MOST_SECONDS  # per look at the clock: one port is what there is time for
+    for managed in ([2, 1, 1], [2, 2, 1], [2, 2, 2], [3, 2, 2]):
+        world.claimed()
+        assert [port.managed for port in ports] == managed
+        assert world.look is not None  # at once
+
+
 def test_after_the_last_port_nothing_waits_for_a_permit(make):
     world = make(permits=1)
     port = world.port(b"a", b"b")

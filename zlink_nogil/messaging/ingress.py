@@ -4,7 +4,8 @@ Guarantees
     No application record is claimed without a permit; with none to be had the data sockets leave the wait set, and the first
     permit returned brings them back. The limits are those of the whole rotation, and the next one starts at the port after
     the one where this one stopped. A claim stopped by a limit is looked at again before anybody sleeps. Bad input of any
-    kind is counted and survived. Management runs once per rotation.
+    kind is counted and survived. Management runs once per rotation, for as many ports as there is time for; the others
+    come first in the next one, which follows at once.
 
 Ownership
     `_ports`   replaced under `_changing`, while nobody leads
@@ -77,6 +78,7 @@ class Ingress:
         self._now = _sync.monotonic
         self._reading = True
         self._cursor = 0
+        self._managing = 0
 
     def add(self, port: Port) -> None:
         """From now on its records are received."""
@@ -116,9 +118,20 @@ class Ingress:
     def rotate(self) -> float | None:
         self._wakeup.clear()
         hot = self._receive()
+        upcoming = self._manage()
+        return self._now() if hot else upcoming
+
+    def _manage(self) -> float | None:
+        """M, of one port at least; returns when to look again (monotonic)."""
         now = self._now()
-        deadlines = [port.manage(now) for port in self._ports]
-        return now if hot else min((time for time in deadlines if time is not None), default=None)
+        until, times, ports = now + MOST_SECONDS, list[float | None](), self._ports
+        for index in range(len(ports)):
+            at = (self._managing + index) % len(ports)
+            times.append(ports[at].manage(now))
+            if index + 1 < len(ports) and self._now() >= until:
+                self._managing = at + 1
+                return now
+        return min((time for time in times if time is not None), default=None)
 
     def _receive(self) -> bool:
         """One budget of permits, spent port by port; True when there may be more."""
