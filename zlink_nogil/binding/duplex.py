@@ -2,7 +2,8 @@
 
 Guarantees
     As `OutSocket` for what is sent. A send may eat the descriptor's edge, so each one looks afterwards whether something is
-    there to read, in the same turn, and wakes the leader; claiming is a turn, too, and ends by looking.
+    there to read, in the same turn, and wakes the leader; claiming is a turn, too, and ends by looking. The leader itself
+    looks again after it has sent what waited: soon while something still waits, at once when nothing does any more.
 
 Ownership
     everything belongs to `lane`, which is also the socket's lock
@@ -29,6 +30,13 @@ class _Duplex(OutSocket):
         finally:
             if self._raw.readable():
                 self._wake()
+
+    def retry(self) -> None:
+        debug_assert_on_lane(self.lane)
+        waited = bool(self._waiting)
+        super().retry()
+        if waited and not self._waiting:
+            self._wake()
 
     def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
         """As `InSocket.claim`; the first of each record is the alias it came from. Takes the lane."""
