@@ -171,6 +171,11 @@ class Outbox:
         peer = None if target is None else target.data_alias
         resubmit = functools.partial(self._operations.resubmit, operation, peer)
         if target is not None:
+            try:
+                self._check_size(len(record), target)  # a peer ends the connection a longer one comes on
+            except CapacityExceeded as over:
+                self._operations.error(operation.reply_route, over)
+                return
             is_request = unpack(record).kind is Kind.REQUEST
             resubmit(functools.partial(self._operations.send, target.data_alias, record, is_request))
             return
