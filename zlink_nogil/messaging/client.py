@@ -18,7 +18,7 @@ from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import ClientSocket, Context, Record
-from zlink_nogil.errors import InvalidOperation, ProtocolError, ShuttingDown, Unavailable
+from zlink_nogil.errors import ProtocolError, ShuttingDown, Unavailable
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Message, Outbox, Routed
 from zlink_nogil.messaging.peers import Introduction, Peer
@@ -42,7 +42,6 @@ class ClientNode:
     def __init__(self, channel: str, node_id: str, resources: Resources) -> None:
         self._channel = channel
         self._standby = resources.standby
-        self._fork = _sync.ForkGuard()
         self._now = _sync.monotonic
         self._wakeup = _sync.EventFd()
         self._context = Context()
@@ -63,11 +62,7 @@ class ClientNode:
         self.servers.connect(endpoints)
 
     def check_usable(self) -> None:
-        """`InvalidOperation` in a forked child (decision 16), `ShuttingDown` once operations are refused."""
-        if self._fork.inherited():
-            raise InvalidOperation(
-                f"the client of {self._channel!r} was started before a fork and cannot be used in the child"
-            )
+        """`ShuttingDown` once operations are refused."""
         if self.operations.closed:
             raise ShuttingDown(f"the client of {self._channel!r} is closed")
 

@@ -42,6 +42,7 @@ class _Part[N: _Closes]:
     def __init__(self, what: str) -> None:
         self._what = what
         self._lock = _sync.Lock()
+        self._fork = _sync.ForkGuard()
         self._state = _State.NEW
         self._node: N | None = None
 
@@ -65,6 +66,9 @@ class _Part[N: _Closes]:
             self._running().close(timeout)
 
     def _running(self) -> N:
+        """`InvalidOperation` before the start, and in a forked child (decision 16)."""
+        if self._fork.inherited():
+            raise InvalidOperation(f"{self._what} was made before a fork and cannot be used in the child")
         if self._node is None:
             raise InvalidOperation(f"{self._what} has not been started")
         return self._node
