@@ -99,17 +99,20 @@ def read(outcome: Path) -> dict[str, Any]:
 # -- a run that nothing disturbs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(("nodes", "api"), [(1, "mesh"), (2, "mesh"), (2, "client-server"), (2, "spot")])
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-def test_the_outcome_is_right(tree: Path, tmp_path: Path, nodes: int) -> None:
+def test_the_outcome_is_right(tree: Path, tmp_path: Path, nodes: int, api: str) -> None:
     outcome = tmp_path / "outcome.json"
-    done = run(COMMAND, "demo", "--path", tree, "--nodes", str(nodes), "--workers", "2", "--json", outcome)
+    options = ("--path", tree, "--nodes", str(nodes), "--workers", "2", "--api", api, "--json", outcome)
+    done = run(COMMAND, "demo", *options)
     assert done.returncode == 0, done.stderr
     found = read(outcome)
     assert found["packages"] == independent_totals(tree)
     assert sum(package["files"] for package in found["packages"].values()) == PARSED
     assert found["files"] == len(PACKAGES)
-    assert found["messages"] == len(PACKAGES) + PARSED + nodes, "a parse each, a merge if it parsed, a report per node"
+    merged = 0 if api == "spot" else PARSED
+    assert found["messages"] == len(PACKAGES) + merged + nodes, "a parse each, a merge if it parsed, a report per node"
+    assert found["api"] == api
     assert (found["errors"], found["errors_by_kind"]) == (1, {"InternalFailure": 1})
     assert found["sequential_errors"] == 1
     assert found["equal"] is True

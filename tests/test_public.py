@@ -101,6 +101,7 @@ SURFACE: dict[str, set[str]] = {
         "default_pool",
         "default_standby",
     },
+    "zlink_nogil.dependencies": {"Container", "Plan", "Scope"},
     "zlink_nogil.spots": {
         "Actor",
         "ActorInspection",

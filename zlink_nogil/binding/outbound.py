@@ -105,6 +105,7 @@ class OutSocket:
         self.retry()  # the call may have taken the news of another peer's room
 
     def _end_line(self, alias: bytes) -> None:
+        debug_assert_on_lane(self.lane)
         for waiting in self._waiting.pop(alias, ()):
             waiting.done(Unavailable("the peer is gone; the message was not accepted"))
 

@@ -21,10 +21,12 @@ from enum import Enum, auto
 from typing import Final, Self
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Container
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
 from zlink_nogil.messaging import Client, Codecs, LocationStore, Mesh, Server
+from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots, process_slots
@@ -84,6 +86,8 @@ class Host:
         if max_record_bytes < LEAST_MAX_RECORD_BYTES:
             raise ValueError(f"max_record_bytes must be at least {LEAST_MAX_RECORD_BYTES}, not {max_record_bytes}")
         self.codecs = Codecs()
+        self.container = Container()
+        self._filters: list[Filter] = []
         self._own_pool = None if workers is None else WorkerPool(workers, "zlink-host")
         self._permits = Permits(max_queued_application_jobs)
         self._slots = process_slots if max_pending_operations is None else Slots(max_pending_operations)
@@ -161,6 +165,13 @@ class Host:
         client = self._clients[name] = Client(name, list(servers), node_id)
         return client
 
+    def filter[F: Filter](self, given: F) -> F:
+        """Put a filter around the handlers of every channel and node of this host; see `Channel.filter`."""
+        if self._state is not _State.NEW:
+            raise InvalidOperation("filters are added before the host starts")
+        self._filters.append(given)
+        return given
+
     def _check_new_part(self, what: str, name: str, known: Mapping[str, object]) -> None:
         if self._state is not _State.NEW:
             raise InvalidOperation(f"a {what} is added before the host starts")
@@ -190,10 +201,15 @@ class Host:
                 self._policy,
                 self._max_record_bytes,
                 ingress,
+                self.container,
+                self._filters,
                 {OwnerKind.SPOT: self.spots, OwnerKind.ACTOR: self.actors},
             )
         self._deferring = interrupts.install()
         try:
+            self.container.seal()
+            for directory in (self.spots, self.actors):
+                directory.plan(self.container)
             for mesh in self._meshes.values():
                 mesh.start(resources)
                 if mesh.keeper is not None:
@@ -270,6 +286,7 @@ class Host:
         except DeadlineExceeded as error:
             _log.error("closed with work still running: %s", error)
         finally:
+            self.container.close()
             self._stop.unpark()
             self._closed.set()
 

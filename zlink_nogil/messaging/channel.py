@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zlink_nogil.errors import NotFound
 from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, checked_timeout
+from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector
@@ -121,6 +122,23 @@ class Channel(Target):
             return functools.partial(self.handler, name=name)
         self._mesh.register(self.name, function, name)
         return function
+
+    def handlers[C: type[Any]](self, owner: C) -> C:
+        """Register the methods of a class that `zlink_nogil.handler` marks; use as a decorator.
+
+        An object is made for each message, in the message's own scope; its constructor's parameters come by type from
+        `host.container`. Errors as for `handler`.
+        """
+        self._mesh.register_class(self.name, owner)
+        return owner
+
+    def filter[F: Filter](self, given: F) -> F:
+        """Put `filter(message, ctx, call_next)`, plain or `async def`, around this channel's handlers; or a class of such.
+
+        It returns what `call_next(message)` does, or something else; `call_next` is for one call. An `async def` awaits it.
+        """
+        self._mesh.add_filter(self.name, given)
+        return given
 
     def wait_ready(self, nodes: int = 1, timeout: float = 5.0) -> None:
         """Block until `nodes` other nodes can be chosen; `DeadlineExceeded` after `timeout` seconds."""

@@ -16,6 +16,7 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.messaging.channel import Target
 from zlink_nogil.messaging.client import ClientNode
+from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import ENDPOINT, Peer, checked_bind, checked_name, checked_weight
@@ -96,6 +97,18 @@ class Server(_Part[ServerNode]):
         self._handlers.register(self.name, function, name)
         return function
 
+    def handlers[C: type[Any]](self, owner: C) -> C:
+        """Register a class of handlers, as `Channel.handlers`."""
+        self._only_new("handlers are registered")
+        self._handlers.register_class(self.name, owner)
+        return owner
+
+    def filter[F: Filter](self, given: F) -> F:
+        """Put a filter around the handlers, as `Channel.filter`."""
+        self._only_new("filters are added")
+        self._handlers.filter(None, given)
+        return given
+
     @property
     def endpoint(self) -> str:
         """Where clients reach it; `InvalidOperation` before the start."""
@@ -115,6 +128,7 @@ class Server(_Part[ServerNode]):
         """By the host: bind and begin; `OSError` when the endpoint cannot be bound."""
 
         def make() -> ServerNode:
+            self._handlers.seal(resources.container, resources.filters)
             return ServerNode(self.name, self.node_id, self._bind, self._advertise, self._weight, self._handlers, resources)
 
         self._start(make, ServerNode.start)

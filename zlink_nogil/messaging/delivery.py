@@ -2,10 +2,11 @@
 
 Guarantees
     The payload is decoded once, on the owner's turn. The permit goes back just before the handler's first instruction, or
-    when the record will never run; once in either case. A request gets exactly one answer, from the same turn.
+    when the record will never run; once in either case. A request gets exactly one answer, from the same turn. What was
+    made for the handler is cleaned up once, when that is over, however it ended.
 
 Ownership
-    read-only after construction, but for `_permit`, which belongs to whoever runs or ends the turn
+    read-only after construction, but for `_permit` and `_scope`, which belong to whoever runs or ends the turn
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Scope
 from zlink_nogil.errors import (
     Cancelled,
     CapacityExceeded,
@@ -65,6 +67,7 @@ class Delivery(Turn):
         "_permits",
         "_record",
         "_route",
+        "_scope",
         "deadline",
         "metadata",
     )
@@ -91,6 +94,7 @@ class Delivery(Turn):
         self._answer = answer
         self._permits = permits
         self._permit = True
+        self._scope: Scope | None = None
         self._most = min(max_record_bytes, answer.max_record_bytes)
 
     @property
@@ -125,10 +129,22 @@ class Delivery(Turn):
             self.deadline,
             self,
         )
+        dispatch = handler.dispatch
+        if dispatch is None:
+            self.return_permit()
+            return handler.function(message, ctx)
+        self._scope = scope = Scope()
+        call = dispatch.prepare(scope, ctx)
         self.return_permit()
-        return handler.function(message, ctx)
+        return call(message)
+
+    def _close_scope(self) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.close()
 
     def succeed(self, value: Any) -> None:
+        self._close_scope()
         if not self.is_request:
             return
         handler = self._route.handler
@@ -144,6 +160,7 @@ class Delivery(Turn):
         send_reply(self._answer, self._operation, self._header.reply_route, pack_route(content_type), payload)
 
     def fail(self, error: BaseException) -> None:
+        self._close_scope()
         self.return_permit()
         self._record = None
         if self.is_request:

@@ -6,15 +6,18 @@ Ownership
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Container
 from zlink_nogil.errors import AlreadyExists, NotFound, ZLinkError
 from zlink_nogil.messaging.codecs import Codec, Codecs
+from zlink_nogil.messaging.dispatch import Dispatch, Filter, plan_dispatch
 from zlink_nogil.messaging.wire import unpack_route
 from zlink_nogil.spots.annotations import message_name, read_annotations
+from zlink_nogil.spots.handlers import marked_handlers
 
 __all__ = ["Handler", "Handlers", "Route"]
 
@@ -23,13 +26,18 @@ MOST_ROUTES: Final = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """`function(message, ctx)`, plain or `async def`; `reply_type` None makes it a send handler."""
+    """`function(message, ctx)`, plain or `async def`; `reply_type` None makes it a send handler.
+
+    `owner` is the class whose method it is; `dispatch` what it needs besides, None for nothing.
+    """
 
     channel: str
     message_name: str
     message_type: Any
     reply_type: Any
-    function: Callable[[Any, Any], Any]
+    function: Callable[..., Any]
+    owner: type[Any] | None
+    dispatch: Dispatch | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +49,10 @@ class Route:
     reply_codec: Codec | None
 
 
-def plan(channel: str, function: Callable[..., Any], name: str | None) -> Handler:
+def plan(channel: str, function: Callable[..., Any], name: str | None, owner: type[Any] | None) -> Handler:
     """Read the annotations once. `TypeError` naming the function when it is no handler."""
-    message_type, reply_type = read_annotations(function, method=False)
-    return Handler(channel, name or message_name(message_type), message_type, reply_type, function)
+    message_type, reply_type = read_annotations(function, method=owner is not None, more=True)
+    return Handler(channel, name or message_name(message_type), message_type, reply_type, function, owner)
 
 
 class Handlers:
@@ -55,10 +63,36 @@ class Handlers:
         self._lock = _sync.Lock()
         self._by_name: Mapping[tuple[str, str], Handler] = {}
         self._routes: dict[bytes, Route] = {}
+        self._filters: tuple[tuple[str | None, Filter], ...] = ()
 
-    def register(self, channel: str, function: Callable[..., Any], name: str | None) -> None:
+    def register_class(self, channel: str, owner: type[Any]) -> None:
+        """Every method that `handler` marks; an object is made for each dispatch."""
+        found = list(marked_handlers(owner))
+        if not found:
+            raise TypeError(f"{owner.__qualname__} has no method that is marked as a handler")
+        for function, name in found:
+            self.register(channel, function, name, owner)
+
+    def filter(self, channel: str | None, given: Filter) -> None:
+        """Around the handlers of one channel, or (None) of all."""
+        if not callable(given):
+            raise TypeError(f"a filter is a function or a class, not {given!r}")
+        self._filters = (*self._filters, (channel, given))
+
+    def seal(self, container: Container, outer: Sequence[Filter]) -> None:
+        """When the host starts: decide how each is dispatched, the filters of the host outermost. `NotConfigured`."""
+        sealed = {}
+        for key, handler in self._by_name.items():
+            inner = [given for channel, given in self._filters if channel is None]
+            inner += [given for channel, given in self._filters if channel == handler.channel]
+            filters = [] if handler.channel.startswith("$") else [*outer, *inner]
+            dispatch = plan_dispatch(container, handler.function, handler.owner, filters)
+            sealed[key] = replace(handler, dispatch=dispatch)
+        self._by_name = sealed
+
+    def register(self, channel: str, function: Callable[..., Any], name: str | None, owner: type[Any] | None = None) -> None:
         """`TypeError` for what is no handler, `AlreadyExists` for a second one of the same message."""
-        handler = plan(channel, function, name)
+        handler = plan(channel, function, name, owner)
         key = (channel, handler.message_name)
         with self._lock:
             if key in self._by_name:

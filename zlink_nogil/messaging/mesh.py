@@ -17,6 +17,7 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation, NotFound
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.direct import Direct
+from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.keeper import maker_channel
 from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
@@ -99,6 +100,19 @@ class Mesh:
         self._only_new("handlers are registered")
         self._handlers.register(channel, function, name)
 
+    def register_class(self, channel: str, owner: type[Any]) -> None:
+        self._only_new("handlers are registered")
+        self._handlers.register_class(channel, owner)
+
+    def filter[F: Filter](self, given: F) -> F:
+        """Put a filter around all handlers of this mesh; see `Channel.filter`."""
+        self.add_filter(None, given)
+        return given
+
+    def add_filter(self, channel: str | None, given: Filter) -> None:
+        self._only_new("filters are added")
+        self._handlers.filter(channel, given)
+
     def _only_new(self, what: str) -> None:
         if self._state is not _State.NEW:
             raise InvalidOperation(f"{what} before the host starts")
@@ -166,6 +180,7 @@ class Mesh:
         with self._lock:
             if self._state is not _State.NEW:
                 raise InvalidOperation(f"mesh {self.name!r} was started before")
+            self._handlers.seal(resources.container, resources.filters)
             names = self._handlers.channels() - {""}
             channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
             if self.keeper is not None:

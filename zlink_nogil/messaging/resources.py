@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zlink_nogil.dependencies import Container
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.messaging.codecs import Codecs
+from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots
 from zlink_nogil.messaging.permits import Permits
@@ -28,4 +30,6 @@ class Resources:
     policy: ExecutionLanePolicy
     max_record_bytes: int
     ingress: Ingress
+    container: Container
+    filters: Sequence[Filter]
     directories: Mapping[OwnerKind, Directory[Any]]

@@ -15,9 +15,10 @@ def message_name(message_type: Any) -> str:
     return name
 
 
-def read_annotations(function: Callable[..., Any], *, method: bool) -> tuple[Any, Any]:
+def read_annotations(function: Callable[..., Any], *, method: bool, more: bool = False) -> tuple[Any, Any]:
     """(message type, reply type) of `function(message, ctx)`, or of a method's; reply None: it is for sends.
 
+    With `more`, further parameters are dependencies.
     `TypeError` naming the function when it is no handler.
     """
     label = getattr(function, "__qualname__", repr(function))
@@ -30,7 +31,9 @@ def read_annotations(function: Callable[..., Any], *, method: bool) -> tuple[Any
         ][method:]
     except (NameError, TypeError, ValueError) as error:
         raise TypeError(f"the annotations of handler {label} cannot be read: {error}") from None
-    if len(parameters) != 2 or parameters[0].name not in hints:
+    if len(parameters) < 2 or parameters[0].name not in hints:
         raise TypeError(f"handler {label} must take (message, ctx), the message annotated with its type")
+    if any(not more or parameter.name not in hints for parameter in parameters[2:]):
+        raise TypeError(f"handler {label} must take (message, ctx), and annotated dependencies where it may have them")
     reply_type = hints.get("return")
     return hints[parameters[0].name], None if reply_type is type(None) else reply_type

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Container
 from zlink_nogil.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -57,14 +59,15 @@ class Directory[E: Entry](Creations[E]):
         owner_class: type[Any],
         *,
         type_name: str | None = None,
-        factory: Callable[[], Any] | None = None,
+        factory: Callable[..., Any] | None = None,
         on_demand: str | None = None,
     ) -> None:
         """Make `owner_class` known as `type_name` (default: its name), before the host starts.
 
         With `on_demand`, ids that begin with it are made when they are first spoken to, at one of the nodes that registered
         the same (the longest beginning decides). Otherwise somebody creates them.
-        `factory()` makes an object (default: the class without arguments), on the object's own first turn. `TypeError` for
+        `factory` makes an object (default: the class), on the object's own first turn; its parameters come by type from
+        `host.container`, in a scope of the object's own, cleaned up after `on_close`. `TypeError` for
         what is no such class or has a handler that is none, `AlreadyExists` for a second one of that name.
         """
         if not (isinstance(owner_class, type) and issubclass(owner_class, self.owner_class)):
@@ -88,6 +91,10 @@ class Directory[E: Entry](Creations[E]):
     def beginnings(self) -> list[str]:
         """Of the ids that are made on demand here."""
         return [known.on_demand for known in self._types.values() if known.on_demand is not None]
+
+    def plan(self, container: Container) -> None:
+        """By the host, before the start: how each type's objects are made. `NotConfigured` for one that cannot be."""
+        self._types = {name: replace(known, plan=container.plan(known.factory)) for name, known in self._types.items()}
 
     def start(self) -> None:
         """By the host."""
@@ -229,6 +236,7 @@ class Directory[E: Entry](Creations[E]):
             await entry.end(timeout)
         except BaseException as raised:
             error = raised
+        entry.close_scope()
         if self.elsewhere is not None:
             self.elsewhere.release(self.kind, entry.owner_id)
         self._lane.run(self._remove, entry)

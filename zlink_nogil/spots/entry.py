@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any
 
+from zlink_nogil.dependencies import Scope
 from zlink_nogil.errors import InvalidOperation, NotFound, ZLinkError
 from zlink_nogil.execution import ActorSerialExecutor, SpotSerialExecutor, Turn
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool
@@ -71,6 +72,7 @@ class Entry(ABC):
         self.opening: Completion[None] | None = None
         self.activation: Completion[None] | None = None
         self.failure: BaseException | None = None
+        self._scope: Scope | None = None
         self.opened: Completion[Any] = Completion(pool, canceller=self._cancel_opening)
         self.ended: Completion[None] = Completion(pool, canceller=_never, on_wait=self._check_end)
         self.accepted: Completion[None] = Completion(pool)
@@ -98,7 +100,8 @@ class Entry(ABC):
 
     async def activate(self) -> None:
         """On the owner's first turn."""
-        owner = self.owner_type.factory()
+        self._scope = scope = Scope()
+        owner = self.owner_type.plan.make(scope)
         if not isinstance(owner, self.owner_type.owner_class):
             raise TypeError(f"the factory of {self.owner_type.type_name!r} made {type(owner).__name__}")
         self.bind(owner)
@@ -108,6 +111,13 @@ class Entry(ABC):
     async def deactivate(self) -> None:
         """On the same turn: the creation failed, in there or since."""
         self.owner = None
+        self.close_scope()
+
+    def close_scope(self) -> None:
+        """Clean up what was made for the object, once: on the turn that could not make it, or after its last one."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.close()
 
     @abstractmethod
     def bind(self, owner: Any) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Plan
 from zlink_nogil.errors import AlreadyExists
 from zlink_nogil.spots.annotations import message_name, read_annotations
 from zlink_nogil.spots.names import check_id
@@ -53,10 +54,11 @@ class OwnerType:
 
     type_name: str
     owner_class: type[Any]
-    factory: Callable[[], Any]
+    factory: Callable[..., Any]
     handlers: Mapping[str, Handling]
     timers: tuple[tuple[str, float, str], ...]
     on_demand: str | None
+    plan: Plan
 
 
 def handler(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
@@ -93,8 +95,16 @@ def _mark_of(owner_class: type[Any], attribute: str) -> _HandlerMark | _TimerMar
     return next((mark for mark in marks if mark is not None), None)
 
 
+def marked_handlers(owner_class: type[Any]) -> Iterator[tuple[Callable[..., Any], str | None]]:
+    """(function, name) of every method that `handler` marks."""
+    for attribute in dir(owner_class):
+        mark = _mark_of(owner_class, attribute)
+        if isinstance(mark, _HandlerMark):
+            yield getattr(owner_class, attribute), mark.name
+
+
 def read_class(
-    type_name: str, owner_class: type[Any], factory: Callable[[], Any] | None, on_demand: str | None
+    type_name: str, owner_class: type[Any], factory: Callable[..., Any] | None, on_demand: str | None
 ) -> OwnerType:
     """`TypeError` for a handler that is none, `AlreadyExists` for two of one message, or two timers of one name."""
     handlers: dict[str, Handling] = {}
@@ -113,4 +123,5 @@ def read_class(
             if name in handlers:
                 raise AlreadyExists(f"{owner_class.__qualname__} has two handlers for {name!r}")
             handlers[sys.intern(name)] = _sync.read_by_many(Handling(name, message_type, reply_type, function))
-    return OwnerType(type_name, owner_class, factory or owner_class, handlers, tuple(timers), on_demand)
+    made = factory or owner_class
+    return OwnerType(type_name, owner_class, made, handlers, tuple(timers), on_demand, Plan(made, {}))
