@@ -164,6 +164,11 @@ class OutSocket:
         """
         return now + CROWDED_LOOK if len(self._waiting) > 1 else None
 
+    def is_full(self, alias: bytes) -> bool:
+        """On lane: does anything wait for room at this peer?"""
+        debug_assert_on_lane(self.lane)
+        return alias in self._waiting
+
     def backlog(self) -> int:
         """Sends that wait for room."""
         debug_assert_on_lane(self.lane)

@@ -33,6 +33,7 @@ class Scope:
         return value
 
     def close(self) -> None:
+        """Clean up; harmless a second time."""
         self.instances = {}
         while self._cleanups:
             resource = self._cleanups.pop()

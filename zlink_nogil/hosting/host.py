@@ -29,6 +29,7 @@ from zlink_nogil.messaging import Client, Codecs, LocationStore, Mesh, Server
 from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.ingress import Ingress
+from zlink_nogil.messaging.liveness import DEAD_AFTER, PROBE_INTERVAL
 from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.peers import DEFAULT_WEIGHT
 from zlink_nogil.messaging.permits import Permits
@@ -117,6 +118,8 @@ class Host:
         peers: Iterable[str] = (),
         node_id: str | None = None,
         advertise: str | None = None,
+        probe_interval: float = PROBE_INTERVAL,
+        dead_after: float = DEAD_AFTER,
         locations: str | None = None,
         location_store: LocationStore | None = None,
     ) -> Mesh:
@@ -127,6 +130,9 @@ class Host:
         `advertise` the host name others use when `bind` is a wildcard. `ValueError`, or `AlreadyExists` for a second
         mesh of that name.
 
+        A node that is silent for `probe_interval` seconds is asked whether it is there, and given up when nothing at all was
+        heard of it for `dead_after` seconds: what is pending there ends as `Unavailable`.
+
         With `locations`, the id of the node that keeps them, the host's Spots and Actors are those of the whole mesh: one
         per id, called wherever it is. One mesh of a host may have it. `location_store` is what the keeper keeps them in
         (default: its memory).
@@ -135,7 +141,9 @@ class Host:
         if locations is not None and any(mesh.keeper is not None for mesh in self._meshes.values()):
             raise AlreadyExists("another mesh of the host keeps locations already")
         handlers = Handlers(self.codecs)
-        mesh = Mesh(name, bind, list(peers), node_id, advertise, handlers, locations, location_store)
+        mesh = Mesh(
+            name, bind, list(peers), node_id, advertise, handlers, (probe_interval, dead_after), locations, location_store
+        )
         self._meshes[name] = mesh
         return mesh
 

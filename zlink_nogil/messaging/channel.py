@@ -140,6 +140,13 @@ class Channel(Target):
         self._mesh.add_filter(self.name, given)
         return given
 
+    def set_weight(self, weight: int) -> None:
+        """This node's share of the calls from now on, 0 for none; told to every node at once.
+
+        What it has accepted goes on.
+        """
+        self._mesh.set_weight(self.name, weight)
+
     def wait_ready(self, nodes: int = 1, timeout: float = 5.0) -> None:
         """Block until `nodes` other nodes can be chosen; `DeadlineExceeded` after `timeout` seconds."""
         self._mesh.wait_for_channel(self.name, nodes, timeout)

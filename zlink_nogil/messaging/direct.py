@@ -94,7 +94,7 @@ class Direct:
         route = self._routes.get(address)
         if route is not None:
             peer = route.peer
-            if route.good_until > self._now() and self._node.topology.ready.get(peer.node) is peer:
+            if route.good_until > self._now() and self._node.topology.candidates.ready.get(peer.node) is peer:
                 try:
                     return self._node.outbox.start(_message(address, asked, peer), how)
                 except Unavailable:  # not accepted: its connection has gone
@@ -209,7 +209,7 @@ class Direct:
         me = self._node.me
         if location.at(me.node, me.generation):
             return None
-        peer = self._node.topology.ready.get(location.node)
+        peer = self._node.topology.candidates.ready.get(location.node)
         if peer is None or peer.generation != location.generation:
             raise Unavailable(f"node {location.node!r} is not ready")
         return peer
@@ -265,14 +265,14 @@ class Direct:
     def _keeper_or_me(self) -> Peer | None:
         if self._keeper == self._node.me.node:
             return None
-        peer = self._node.topology.ready.get(self._keeper)
+        peer = self._node.topology.candidates.ready.get(self._keeper)
         if peer is None:
             raise Unavailable(f"node {self._keeper!r}, which keeps the locations, is not ready")
         return peer
 
     def look_for_keeper(self) -> None:
         """On the topology's lane, when the nodes that are ready have changed: a keeper that is new is told everything."""
-        peer = self._node.topology.ready.get(self._keeper)
+        peer = self._node.topology.candidates.ready.get(self._keeper)
         if peer is self._keeper_peer:
             return
         self._keeper_peer = peer

@@ -73,9 +73,11 @@ class _Maker(NamedTuple):
 
 
 class Keeper:
-    """`me` is the keeper's own node; `ready()` the other nodes that are ready."""
+    """`me()` is the keeper's own node; `ready()` the other nodes that are ready."""
 
-    def __init__(self, store: LocationStore, me: Introduction, ready: Callable[[], Mapping[str, Peer]]) -> None:
+    def __init__(
+        self, store: LocationStore, me: Callable[[], Introduction], ready: Callable[[], Mapping[str, Peer]]
+    ) -> None:
         self._store = store
         self._me = me
         self._ready = ready
@@ -126,7 +128,8 @@ class Keeper:
         return known
 
     def _is_ready(self, location: Location) -> bool:
-        if location.at(self._me.node, self._me.generation):
+        me = self._me()
+        if location.at(me.node, me.generation):
             return True
         peer = self._ready().get(location.node)
         return peer is not None and peer.generation == location.generation
@@ -136,14 +139,15 @@ class Keeper:
         if self._is_ready(location):
             self._away.pop(life, None)
             return False
-        if location.node == self._me.node or location.node in self._ready():
+        if location.node == self._me().node or location.node in self._ready():
             return True  # the node has begun a new life
         return _sync.monotonic() - self._away.setdefault(life, _sync.monotonic()) >= AWAY
 
     def _choose(self, address: Address) -> _Maker | None:
         """The next of the nodes that make such owners: of the longest beginning."""
         weights: dict[str, dict[bytes, tuple[_Maker, int]]] = {}
-        nodes = [(self._me.node, self._me.generation, self._me.channels)]
+        me = self._me()
+        nodes = [(me.node, me.generation, me.channels)]
         nodes += [(peer.node, peer.generation, peer.channels) for peer in self._ready().values()]
         for node, generation, channels in nodes:
             for channel, weight in list(channels.items()):

@@ -1,8 +1,8 @@
 """`Mesh`: what a host takes part in, as users see it (design 7).
 
 Ownership
-    configuration (`_channels`, `_weights`, handlers) is written before the host starts; `_node` is set once by `start`
-    and `_state` moves under `_lock`
+    configuration (`_channels`, handlers) is written before the host starts; `_node` is set once by `start`; `_state`,
+    `_weights` and `_draining` change under `_lock`
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.keeper import maker_channel
+from zlink_nogil.messaging.liveness import check_liveness
 from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
@@ -56,6 +57,7 @@ class Mesh:
         node_id: str | None,
         advertise: str | None,
         handlers: Handlers,
+        liveness: tuple[float, float],
         keeper: str | None,
         store: LocationStore | None,
     ) -> None:
@@ -71,9 +73,13 @@ class Mesh:
         self._advertise = advertise
         self._handlers = handlers
         self.keeper = None if keeper is None else checked_name("a node id", keeper)
+        self._liveness = check_liveness(*liveness)
         self._store = store or MemoryLocationStore()
         self._channels: dict[str, Channel] = {}
         self._weights: dict[str, int] = {}
+        self._offered: set[str] = set()
+        self._makers: dict[str, int] = {}
+        self._draining = False
         self._lock = _sync.Lock()
         self._state = _State.NEW
         self._node: Node | None = None
@@ -117,6 +123,29 @@ class Mesh:
         if self._state is not _State.NEW:
             raise InvalidOperation(f"{what} before the host starts")
 
+    def _offers(self) -> dict[str, int]:
+        """Each channel's weight: none while draining."""
+        offers = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in self._offered} | self._makers
+        return dict.fromkeys(offers, 0) if self._draining else offers
+
+    def set_weight(self, channel: str, weight: int) -> None:
+        """This node's share of the calls to `channel`, at any time; see `Channel.set_weight`."""
+        checked_weight(weight)
+        with self._lock:
+            self._weights[channel] = weight
+            self._tell_offers()
+
+    def set_draining(self, draining: bool) -> None:
+        """Be in nobody's candidate lists, for calls and for new Spots and Actors, until it is taken back."""
+        with self._lock:
+            self._draining = draining
+            self._tell_offers()
+
+    def _tell_offers(self) -> None:
+        """Under the lock, which keeps the order."""
+        if self._state is _State.RUNNING:
+            self._running().topology.offer(self._offers())
+
     # -- while it runs ----------------------------------------------------------------------------------------------
 
     @property
@@ -130,19 +159,19 @@ class Mesh:
 
     def nodes(self) -> list[str]:
         """The ids of the other nodes that are ready now."""
-        return sorted(self._running().topology.ready)
+        return sorted(self._running().topology.candidates.ready)
 
     def peer(self, node_id: str) -> Peer | None:
         """The view of a ready node, None for this one; `NotFound` when it is not ready."""
         if node_id == self.node_id:
             return None
-        peer = self._running().topology.ready.get(node_id)
+        peer = self._running().topology.candidates.ready.get(node_id)
         if peer is None:
             raise NotFound(f"node {node_id!r} is not ready")
         return peer
 
     def selector(self, channel: str) -> Selector[Peer]:
-        return self._running().topology.selector(channel)
+        return self._running().topology.candidates.selector(channel)
 
     @property
     def direct(self) -> Direct:
@@ -157,10 +186,10 @@ class Mesh:
     def wait_ready(self, timeout: float) -> None:
         """Block until every node named in `peers` is ready; `DeadlineExceeded` after `timeout` seconds."""
         topology = self._running().topology
-        topology.wait(topology.static_endpoints_ready, timeout, f"the peers of mesh {self.name!r} are")
+        topology.candidates.wait(topology.static_endpoints_ready, timeout, f"the peers of mesh {self.name!r} are")
 
     def wait_for_channel(self, channel: str, nodes: int, timeout: float) -> None:
-        self._running().topology.wait(
+        self._running().topology.candidates.wait(
             lambda ready: sum(1 for peer in ready.values() if peer.channels.get(channel)) >= nodes,
             timeout,
             f"{nodes} node(s) for channel {channel!r} are",
@@ -181,18 +210,17 @@ class Mesh:
             if self._state is not _State.NEW:
                 raise InvalidOperation(f"mesh {self.name!r} was started before")
             self._handlers.seal(resources.container, resources.filters)
-            names = self._handlers.channels() - {""}
-            channels = {name: self._weights.get(name, DEFAULT_WEIGHT) for name in names}
-            if self.keeper is not None:
-                channels |= _maker_channels(resources)
+            self._offered = self._handlers.channels() - {""}
+            self._makers = {} if self.keeper is None else _maker_channels(resources)
             self._node = Node(
                 self.name,
                 self.node_id,
                 self._bind,
                 self._advertise,
-                channels,
+                self._offers(),
                 self._handlers,
                 resources,
+                self._liveness,
                 self.keeper,
                 self._store,
             )

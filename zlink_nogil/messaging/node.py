@@ -55,6 +55,7 @@ class Node:
         channels: Mapping[str, int],
         handlers: Handlers,
         resources: Resources,
+        liveness: tuple[float, float],
         keeper: str | None,
         store: LocationStore,
     ) -> None:
@@ -98,14 +99,14 @@ class Node:
         doors = Doors(directories, resources.codecs, permits, most)
         self.inbox = Inbox(generation, handlers, self.owners, doors, permits, most)
         self.replies = Replies(self._completion_out)
-        self.topology = Topology(self.me, self.operations, self._completion_out)
+        self.topology = Topology(self.me, self.operations, self._completion_out, *liveness)
         self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, permits, resources.pool)
         self.direct = None if keeper is None else Direct(self, keeper, directories)
         if self.direct is not None:
             self.operations.refused = self.direct.refused
-            self.topology.on_change = self.direct.look_for_keeper
+            self.topology.candidates.on_change = self.direct.look_for_keeper
         if keeper == node_id:
-            for handler in Keeper(store, self.me, lambda: self.topology.ready).handlers():
+            for handler in Keeper(store, lambda: self.topology.me, lambda: self.topology.candidates.ready).handlers():
                 handlers.register(CHANNEL, handler, None)
         self._port = MeshPort(self._data_in, self.inbox, self.operations, self.topology, self.replies)
         self.completions = CompletionIngress(

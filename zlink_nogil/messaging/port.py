@@ -36,13 +36,19 @@ class MeshPort:
         return self._operations.out.descriptors()
 
     def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
-        return self._socket.claim(most, most_bytes, until, now)
+        records, hot = self._socket.claim(most, most_bytes, until, now)
+        if records:
+            self._topology.heard({routing_id for routing_id, _ in records})
+        return records, hot
 
     def answer(self, routing_id: bytes) -> Answer | None:
         source = self._topology.sources.get(routing_id)
         return None if source is None else self._replies.to(source)
 
     def control(self, routing_id: bytes, header: Header, record: bytes) -> None:
+        if header.kind is Kind.PROBE:
+            self._topology.on_probe(routing_id)
+            return
         introduction = Introduction.unpack(record[header.payload_at :])
         if header.kind is Kind.HELLO:
             self._topology.on_hello(routing_id, introduction)

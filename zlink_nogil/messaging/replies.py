@@ -104,6 +104,8 @@ class CompletionIngress:
         self._wakeup.clear()
         now = self._now()
         records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
+        if records:
+            self._topology.heard({routing_id for routing_id, _ in records})
         for _, record in records:
             try:
                 self._take(record)
@@ -122,6 +124,10 @@ class CompletionIngress:
             self._topology.on_welcome(Introduction.unpack(record[header.payload_at :]))
         elif header.kind is Kind.LEAVING:
             self._topology.on_leaving(Introduction.unpack(record[header.payload_at :]))
+        elif header.kind is Kind.CHANNELS:
+            self._topology.on_channels(Introduction.unpack(record[header.payload_at :]))
+        elif header.kind is Kind.ACK:
+            return
         elif header.generation != self._generation:
             self._operations.count_late()  # an answer to an earlier life of this node
         elif header.kind is Kind.REPLY:

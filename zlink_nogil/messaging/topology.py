@@ -13,8 +13,7 @@ Guarantees
     fresh aliases; a node that was not named in `peers` is given up after `PATIENCE`.
 
 Ownership
-    on `lane`    everything but `sources` (written on the lane, single operations read by the ingress leader) and `ready`
-                 (replaced on the lane, read by anybody)
+    on `lane`    everything but `sources` (written on the lane, single operations read by the ingress leader)
     Lock order: this lane, then a selector's, then the operation or completion lane (decision 8).
 """
 
@@ -23,17 +22,18 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.messaging.candidates import Candidates
+from zlink_nogil.messaging.liveness import Liveness
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, Link, Peer, Source
 from zlink_nogil.messaging.ranks import Rank
-from zlink_nogil.messaging.selection import Selector
-from zlink_nogil.messaging.watchers import Watchers
 from zlink_nogil.messaging.wire import Kind, pack
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -48,6 +48,8 @@ LASTING: Final = 1.0
 LEAST_REST: Final = 0.05
 MOST_REST: Final = 5.0
 """Seconds between connections that do not last: at first, and at most."""
+LIFE_BYTES: Final = 8
+"""Of a routing id, after the node's name."""
 KEPT_SOURCES: Final = 4
 """Connections of one node from which records may still be read."""
 
@@ -56,41 +58,25 @@ _tokens = itertools.count(1)
 
 
 class Topology:
-    def __init__(self, me: Introduction, operations: Operations, completion_out: OutSocket) -> None:
+    def __init__(
+        self,
+        me: Introduction,
+        operations: Operations,
+        completion_out: OutSocket,
+        probe_interval: float,
+        dead_after: float,
+    ) -> None:
         self.me = me
         self.lane = StateLane(f"topology {me.node}", rank=Rank.TOPOLOGY)
         self.sources: dict[bytes, Source] = {}
-        self.ready: Mapping[str, Peer] = {}
         self._operations = operations
         self._data_out = operations.out
         self._completion_out = completion_out
         self._farewells: deque[tuple[float, Peer]] = deque()
         self._links: dict[int, Link] = {}  # by token
         self._by_node: dict[str, Link] = {}
-        self._selectors: dict[str, Selector[Peer]] = {}
-        self.watchers = Watchers()
-        self.on_change: Callable[[], None] = _nobody_looks
-        """Called on the lane when the ready nodes have changed; set before the start."""
-
-    # -- asked by senders -------------------------------------------------------------------------------------------
-
-    def selector(self, channel: str) -> Selector[Peer]:
-        """The selector of a channel, made on first use and kept up to date from then on."""
-        return self.lane.run(self._selector, channel)
-
-    def _selector(self, channel: str) -> Selector[Peer]:
-        debug_assert_on_lane(self.lane)
-        selector = self._selectors.get(channel)
-        if selector is None:
-            selector = self._selectors[channel] = Selector(channel)
-            self._offer(channel, selector)
-        return selector
-
-    def wait(self, enough: Callable[[Mapping[str, Peer]], bool], timeout: float, what: str) -> None:
-        """Block until `enough(ready peers)`; `DeadlineExceeded` naming `what` after `timeout` seconds."""
-        self.watchers.wait(
-            lambda: enough(self.ready), timeout, lambda: f"{what} not ready (ready: {sorted(self.ready) or 'none'})"
-        )
+        self._liveness: Liveness[str] = Liveness(probe_interval, dead_after)  # by node
+        self.candidates = Candidates(self.lane)
 
     def static_endpoints_ready(self, _ready: Mapping[str, Peer]) -> bool:
         """Is every node named in `peers` ready?"""
@@ -184,7 +170,9 @@ class Topology:
         link = self._adopt(link, them)
         if link.token == them.answers:
             link.welcomed = True
+            self._liveness.watch(them.node, _sync.monotonic())
             self._publish()
+            self._operations.wake()  # so that somebody looks in time
 
     def on_leaving(self, them: Introduction) -> None:
         """A node wants nothing new: it is no candidate any more, and is told after our last record to it."""
@@ -199,6 +187,30 @@ class Topology:
         self._publish()
         self._say(Kind.LEFT, self._data_out, link.data_alias)
 
+    def on_channels(self, them: Introduction) -> None:
+        """A node says anew what it offers, and at which weights."""
+        self.lane.run(self._on_channels, them)
+
+    def _on_channels(self, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._by_node.get(them.node)
+        if link is None or link.them is None or link.them.generation != them.generation:
+            return
+        link.them = replace(link.them, channels=them.channels)
+        link.peer = None  # seen anew
+        self._publish()
+
+    def offer(self, channels: Mapping[str, int]) -> None:
+        """Tell every node what this one offers from now on."""
+        self.lane.run(self._offer, channels)
+
+    def _offer(self, channels: Mapping[str, int]) -> None:
+        debug_assert_on_lane(self.lane)
+        self.me = replace(self.me, channels=channels)
+        for link in list(self._by_node.values()):
+            if link.completion_alias is not None:
+                self._say(Kind.CHANNELS, self._completion_out, link.completion_alias)
+
     def on_left(self, them: Introduction) -> None:
         """A node has sent us its last record."""
         self.lane.run(self._on_left, them)
@@ -208,7 +220,7 @@ class Topology:
         link = self._by_node.get(them.node)
         if link is not None:
             link.left = True
-            self._notify()
+            self.candidates.notify()
 
     def _acceptable(self, them: Introduction) -> bool:
         if them.mesh != self.me.mesh and ANY_MESH not in (them.mesh, self.me.mesh):
@@ -295,12 +307,44 @@ class Topology:
         self._links.pop(link.token, None)
         if link.them is not None and self._by_node.get(link.them.node) is link:
             del self._by_node[link.them.node]
+            self._liveness.forget(link.them.node)
         self._data_out.run(self._data_out.disconnect, link.data_alias)
         if link.completion_alias is not None:
             self._completion_out.run(self._completion_out.disconnect, link.completion_alias)
         link.data_alias = b""
         link.completion_alias = link.them = link.peer = None
         link.welcomed = link.leaving = link.left = False
+
+    def heard(self, routing_ids: Iterable[bytes]) -> None:
+        """Records came over these connections, in this rotation: their names begin with the node's."""
+        self.lane.run(self._heard, {bytes(routing_id[:-LIFE_BYTES]) for routing_id in routing_ids})
+
+    def _heard(self, nodes: set[bytes]) -> None:
+        debug_assert_on_lane(self.lane)
+        self._liveness.heard((node.decode(errors="replace") for node in nodes), _sync.monotonic())
+
+    def on_probe(self, routing_id: bytes) -> None:
+        """A node asks over its data connection; the answer goes the way of answers."""
+        self.lane.run(self._on_probe, routing_id)
+
+    def _on_probe(self, routing_id: bytes) -> None:
+        debug_assert_on_lane(self.lane)
+        source = self.sources.get(routing_id)
+        if source is not None and source.link.completion_alias is not None:
+            self._say(Kind.ACK, self._completion_out, source.link.completion_alias)
+
+    def _look_who_lives(self, now: float) -> None:
+        debug_assert_on_lane(self.lane)
+        ask, dead = self._liveness.look(now)
+        for node in ask:
+            alias = self._by_node[node].data_alias
+            if self._data_out.run(self._data_out.is_full, alias):
+                self._liveness.not_asked(node)  # it would only pile up
+            else:
+                self._say(Kind.PROBE, self._data_out, alias)
+        for node in dead:
+            _log.warning("nothing was heard of node %r: it is given up for dead", node)
+            self._lost(self._by_node[node])
 
     def manage(self) -> float | None:
         """Connect again after a rest, give up nodes that stay away; returns when to look again (monotonic), None: never."""
@@ -319,6 +363,10 @@ class Topology:
             if link.open_at is not None and link.open_at <= now:
                 self._open(link, answers=0)
             upcoming += [time for time in (link.give_up_at, link.open_at) if time is not None]
+        self._look_who_lives(now)
+        look_at = self._liveness.next()
+        if look_at is not None:
+            upcoming.append(look_at)
         return min(upcoming, default=None)
 
     # -- leaving ----------------------------------------------------------------------------------------------------
@@ -327,7 +375,7 @@ class Topology:
         """Ask every ready node to choose us no more, and wait until each has sent its last record; at most `timeout` s."""
         self.lane.run(self._leave)
         try:
-            self.wait(self._all_left, timeout, "the other nodes' farewells are")
+            self.candidates.wait(self._all_left, timeout, "the other nodes' farewells are")
         except ZLinkError as error:
             _log.info("leaving without all farewells: %s", error)
 
@@ -355,11 +403,7 @@ class Topology:
         """Bring `ready` and every selector to the links' present state."""
         for link in self._links.values():
             link.peer = self._view(link)
-        peers = [link.peer for link in self._links.values() if link.peer is not None and not link.leaving]
-        self.ready = {peer.node: peer for peer in peers}
-        for channel, selector in self._selectors.items():
-            self._offer(channel, selector)
-        self._notify()
+        self.candidates.publish([link.peer for link in self._links.values() if link.peer and not link.leaving])
 
     def _view(self, link: Link) -> Peer | None:
         them = link.them
@@ -368,18 +412,6 @@ class Topology:
         if link.peer is not None and link.peer.data_alias == link.data_alias:
             return link.peer
         return Peer(them.node, them.node.encode(), them.generation, link.data_alias, them.channels, them.max_record_bytes)
-
-    def _offer(self, channel: str, selector: Selector[Peer]) -> None:
-        able = {peer.identifier: (peer, peer.channels[channel]) for peer in self.ready.values() if channel in peer.channels}
-        selector.replace(able)
-
-    def _notify(self) -> None:
-        self.on_change()
-        self.watchers.notify()
-
-
-def _nobody_looks() -> None:
-    """Until somebody does."""
 
 
 def _nobody_waits(error: ZLinkError | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from zlink_nogil import _sync
-from zlink_nogil.errors import Unavailable
+from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.messaging.outbox import Routed
 from zlink_nogil.messaging.peers import Peer
 
@@ -64,6 +64,8 @@ class WaitingLine:
                     self._dispatch(operation, peer)
                 except Unavailable:  # it has just gone; not accepted
                     break
+                except ZLinkError:  # the client is closing, which ends what is pending
+                    pass
                 self._leave(operation)
 
     def _next(self) -> bool:
@@ -87,8 +89,13 @@ class WaitingLine:
             self.empty = not self._line
 
     def expire(self, now: float) -> tuple[list[Routed], float | None]:
-        """Take out who has waited long enough; returns them, and when to look again (monotonic)."""
+        """Take out who has waited long enough; returns them, and when to look again (monotonic).
+
+        Nobody while somebody sends: the first in the line may be on its way.
+        """
         with self._lock:
+            if self._sending:
+                return [], now
             over = [operation for operation, until in self._line if until <= now]
             while self._line and self._line[0][1] <= now:
                 self._line.popleft()

@@ -63,6 +63,7 @@ class Kind(IntEnum):
     LEFT = 19  # data connection: that was my last record to you
     PROBE = 20  # are you there?
     ACK = 21  # I am
+    CHANNELS = 22  # completion connection: what I offer, and at which weights, has changed
 
 
 _KINDS = {int(kind): kind for kind in Kind}
