@@ -50,7 +50,7 @@ MODULES = {
     "broken": "host = = 1",
     "raises": "host = 1 / 0",
     "attribute": "import os; host = os.no_such_thing",
-    "unbound": "from zlink_nogil import Host; host = Host(); host.mesh('a', bind='tcp://203.0.113.7:4000')",
+    "unbound": "from zlink_nogil import Host; host = Host(); host.mesh('a', bind='tcp://203.0.113.7:4000', insecure=True)",
 }
 
 

@@ -152,7 +152,7 @@ def test_a_node_named_in_two_ways_is_one_node(net: Net):
 
 def test_a_wildcard_is_reached_at_the_advertised_host(net: Net):
     host = Host(workers=1)
-    mesh = host.mesh("test", bind="tcp://*:0", advertise="127.0.0.1", node_id="server")
+    mesh = host.mesh("test", bind="tcp://*:0", advertise="127.0.0.1", node_id="server", insecure=True)
     mesh.channel("work").handler(echo)
     with host:
         assert mesh.endpoint.startswith("tcp://127.0.0.1:")

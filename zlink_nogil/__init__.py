@@ -29,6 +29,7 @@ from zlink_nogil.errors import (
 from zlink_nogil.scheduler import Completion
 
 if TYPE_CHECKING:
+    from zlink_nogil.binding import Keys
     from zlink_nogil.execution import Call, PerActor, SpotWide
     from zlink_nogil.hosting import Host
     from zlink_nogil.messaging import Channel, Client, Context, Mesh, NodeTarget, Server
@@ -53,6 +54,7 @@ __all__ = [
     "InstanceSpot",
     "InternalFailure",
     "InvalidOperation",
+    "Keys",
     "Mesh",
     "NodeTarget",
     "NotConfigured",
@@ -73,6 +75,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "zlink_nogil.binding": ("Keys",),
     "zlink_nogil.execution": ("Call", "PerActor", "SpotWide"),
     "zlink_nogil.hosting": ("Host",),
     "zlink_nogil.messaging": ("Channel", "Client", "Context", "Mesh", "NodeTarget", "Server"),

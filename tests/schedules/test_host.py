@@ -25,7 +25,7 @@ _network: list[Network] = []
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every host of a run is on the run's network."""
-    monkeypatch.setattr(node_module, "Context", lambda: _network[0])
+    monkeypatch.setattr(node_module, "Context", lambda _keys: _network[0])
     yield
     _network.clear()
 
@@ -45,7 +45,7 @@ class Watched:
     def __init__(self, s: Scenario, name: str, *peers: str) -> None:
         self.s = s
         self.host = Host(workers=1, max_pending_operations=4)
-        self.mesh = self.host.mesh("m", bind=endpoint(name), node_id=name, peers=map(endpoint, peers))
+        self.mesh = self.host.mesh("m", bind=endpoint(name), node_id=name, peers=map(endpoint, peers), insecure=True)
         self.mesh.handler(echo)
         self.calls = 0
         self.ends: list[str] = []

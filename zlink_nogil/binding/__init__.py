@@ -6,7 +6,8 @@ is sent on by anybody, under its state lane.
 
 from zlink_nogil.binding.duplex import ClientSocket, ServerSocket
 from zlink_nogil.binding.inbound import InSocket, Record
+from zlink_nogil.binding.keys import Keys
 from zlink_nogil.binding.outbound import Lost, OutSocket, Waiting
 from zlink_nogil.binding.raw import Context
 
-__all__ = ["ClientSocket", "Context", "InSocket", "Lost", "OutSocket", "Record", "ServerSocket", "Waiting"]
+__all__ = ["ClientSocket", "Context", "InSocket", "Keys", "Lost", "OutSocket", "Record", "ServerSocket", "Waiting"]

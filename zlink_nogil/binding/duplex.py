@@ -66,6 +66,14 @@ class ServerSocket(_Duplex):
             raise
         self.fd, self.monitor_fd = self._raw.descriptors()
 
+    def user_of(self, routing_id: bytes) -> str | None:
+        """See `RawSocket.user_of`."""
+        return self._raw.user_of(routing_id)
+
+    def stop_listening(self) -> None:
+        """Takes the lane."""
+        self.lane.run(self._raw.stop_listening)
+
     def let_in(self, routing_id: bytes) -> None:
         """On lane: from now on there may be sends to it."""
         debug_assert_on_lane(self.lane)

@@ -35,6 +35,13 @@ class InSocket:
         """
         return claim_from(self._raw, most, most_bytes, until, now)
 
+    def user_of(self, routing_id: bytes) -> str | None:
+        """See `RawSocket.user_of`."""
+        return self._raw.user_of(routing_id)
+
+    def stop_listening(self) -> None:
+        self._raw.stop_listening()
+
     def close(self) -> None:
         self._raw.close(0)
 

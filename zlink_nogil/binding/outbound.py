@@ -79,8 +79,10 @@ class OutSocket:
 
     # -- connections, on lane ---------------------------------------------------------------------------------------
 
-    def connect(self, endpoint: str) -> bytes:
+    def connect(self, endpoint: str, key: str | None = None) -> bytes:
         """Start connecting; returns the connection's alias. What is sent at once waits in the connection.
+
+        `key` is the public key that whoever is there must have, where there are keys.
 
         The routing id the peer sees is new for every connection, so no life can take the place of another (decision 5).
         `ValueError` for an unusable endpoint, and for one that is connected already: ZeroMQ cannot drop one of two.
@@ -89,7 +91,7 @@ class OutSocket:
         if endpoint in self._endpoints.values():
             raise ValueError(f"there is a connection to {endpoint!r} already")
         alias = b"L" + next(_aliases).to_bytes(7, "big")
-        self._raw.connect(endpoint, alias, self._node_id + os.urandom(8))
+        self._raw.connect(endpoint, alias, self._node_id + os.urandom(8), key)
         self._endpoints[alias] = endpoint
         return alias
 

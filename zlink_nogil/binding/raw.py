@@ -19,10 +19,15 @@ from typing import Any, Final, cast
 import zmq
 from zmq.backend import Socket as _Backend
 
+from zlink_nogil.binding.authenticator import ZAP_DOMAIN, Authenticator
+from zlink_nogil.binding.keys import Keys
+
 __all__ = ["Connected", "Context", "DealerSet", "Disconnected", "RawSocket"]
 
 HIGH_WATER_MARK: Final = 1000
 """Messages a peer's pipe holds in either direction (decision 4)."""
+MOST_USERS: Final = 65_536
+"""Connections whose keys are remembered."""
 RECONNECT_FIRST_MS: Final = 100
 RECONNECT_MOST_MS: Final = 2000
 
@@ -43,14 +48,19 @@ _monitor_ids = itertools.count()
 class Context:
     """One ZeroMQ context. `end` after every socket of it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys | None = None) -> None:
         self._context = zmq.Context()
+        self._keys = keys
 
     def router(self, max_record_bytes: int) -> RawSocket:
-        return RawSocket(self._context, zmq.ROUTER, max_record_bytes)
+        return RawSocket(self._context, zmq.ROUTER, max_record_bytes, self._keys)
 
     def dealers(self, max_record_bytes: int) -> DealerSet:
-        return DealerSet(lambda: RawSocket(self._context, zmq.DEALER, max_record_bytes))
+        return DealerSet(lambda: RawSocket(self._context, zmq.DEALER, max_record_bytes, self._keys))
+
+    def authenticator(self) -> Authenticator | None:
+        """To be made before a socket is bound, and led as long as one is; None without keys."""
+        return None if self._keys is None else Authenticator(self._context, self._keys)
 
     def end(self) -> None:
         """Wait for lingering messages, at most the sockets' LINGER, and end the context."""
@@ -82,7 +92,7 @@ class RawSocket:
     ROUTER_MANDATORY always, HANDOVER off, high-water marks set before bind and connect.
     """
 
-    def __init__(self, context: zmq.Context[Any], kind: int, max_record_bytes: int) -> None:
+    def __init__(self, context: zmq.Context[Any], kind: int, max_record_bytes: int, keys: Keys | None) -> None:
         socket = context.socket(kind)
         if kind == zmq.ROUTER:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -93,6 +103,12 @@ class RawSocket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
+        if keys is not None:
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        self._keys = keys
+        self._users: dict[bytes, str] = {}
+        self._endpoint: str | None = None
         self._socket = socket
         self._monitor: zmq.Socket[bytes] | None = None
         self.fd = cast(int, socket.getsockopt(zmq.FD))
@@ -101,14 +117,35 @@ class RawSocket:
 
     def bind(self, endpoint: str) -> str:
         """Bind and return the endpoint with its real port. `OSError` subclass `zmq.ZMQError` is turned into `OSError`."""
+        if self._keys is not None:
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             raise OSError(error.errno, f"cannot bind {endpoint}: {error.strerror}") from None
-        return cast(bytes, self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        self._endpoint = cast(bytes, self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        return self._endpoint
 
-    def connect(self, endpoint: str, alias: bytes | None, routing_id: bytes) -> None:
-        """Connect; send to it as `alias`; the other side sees `routing_id`. `ValueError` for an unusable endpoint."""
+    def stop_listening(self) -> None:
+        """Let nobody in any more."""
+        if self._endpoint is not None:
+            self._socket.unbind(self._endpoint)
+            self._endpoint = None
+
+    def user_of(self, routing_id: bytes) -> str | None:
+        """The public key of who is behind a connection that something was received from; None without keys."""
+        return self._users.get(routing_id)
+
+    def connect(self, endpoint: str, alias: bytes | None, routing_id: bytes, key: str | None) -> None:
+        """Connect; send to it as `alias`; the other side sees `routing_id`, and must have the secret of `key`.
+
+        `ValueError` for an unusable endpoint.
+        """
+        if self._keys is not None:
+            if key is None:
+                raise ValueError(f"the key of whoever is at {endpoint!r} is not known")
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, key.encode())
         self._socket.setsockopt(zmq.ROUTING_ID, routing_id)
         if alias is not None:
             self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, alias)
@@ -150,11 +187,23 @@ class RawSocket:
             return None
         if not _get(socket, _RCVMORE):
             return routing_id, None
-        record: bytes | None = _receive(socket, _NOBLOCK)
+        if self._keys is not None and routing_id not in self._users:
+            record: bytes | None = self._first_record(routing_id)
+        else:
+            record = _receive(socket, _NOBLOCK)
         while _get(socket, _RCVMORE):
             _receive(socket, _NOBLOCK)
             record = None
         return routing_id, record
+
+    def _first_record(self, routing_id: bytes) -> bytes:
+        """Of a connection: only a frame knows its sender's key, and making one costs too much for every record."""
+        frame: Any = _receive(self._socket, _NOBLOCK, copy=False)
+        while len(self._users) >= MOST_USERS:
+            del self._users[next(iter(self._users))]
+        self._users[routing_id] = frame["User-Id"]
+        record: bytes = frame.bytes
+        return record
 
     def try_send_bare(self, record: bytes) -> bool:
         """Of a DEALER: True when the socket took the record, False when the peer has no room."""
@@ -232,12 +281,12 @@ class DealerSet:
     def descriptors(self) -> Collection[int]:
         return [fd for _, dealer in list(self._dealers.values()) for fd in dealer.descriptors()]
 
-    def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
+    def connect(self, endpoint: str, alias: bytes, routing_id: bytes, key: str | None) -> None:
         """See `RawSocket.connect`."""
         dealer = self._make()
         try:
             dealer.descriptors()
-            dealer.connect(endpoint, None, routing_id)
+            dealer.connect(endpoint, None, routing_id, key)
         except ValueError:
             dealer.close(0)
             raise

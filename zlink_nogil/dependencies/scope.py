@@ -19,6 +19,8 @@ _log = logging.getLogger("zlink_nogil.dependencies")
 
 
 class Scope:
+    """Made for one dispatch or activation; `close` ends it."""
+
     __slots__ = ("_cleanups", "instances")
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
@@ -11,10 +12,12 @@ import traceback
 import click
 
 from zlink_nogil._interpreter import FREE_THREADED
+from zlink_nogil.binding import Keys
 from zlink_nogil.errors import ZLinkError
 from zlink_nogil.hosting.calling import call
 from zlink_nogil.hosting.demo.command import demo
 from zlink_nogil.hosting.host import Host
+from zlink_nogil.messaging.peers import checked_name
 
 __all__ = ["main"]
 
@@ -83,6 +86,19 @@ def _told(error: Exception) -> str:
     if isinstance(error, SyntaxError) or not frames:
         return told  # names the place itself
     return f"{told} ({frames[-1].filename}, line {frames[-1].lineno})"
+
+
+@commands.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--name", default="node", show_default=True, help="The node's id, for the line to give to others.")
+def keygen(file: str, name: str) -> None:
+    """Make a pair of keys: the secret goes to FILE, for its owner only; the line to give to others is printed."""
+    try:
+        keys = Keys.generate({})
+        keys.save(file, checked_name("a node id", name))
+    except (OSError, ValueError, ZLinkError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(name) + " = " + json.dumps(keys.public))
 
 
 commands.add_command(call)

@@ -21,6 +21,7 @@ from enum import Enum, auto
 from typing import Final, Self
 
 from zlink_nogil import _sync
+from zlink_nogil.binding import Keys
 from zlink_nogil.dependencies import Container
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
@@ -115,11 +116,13 @@ class Host:
         name: str,
         *,
         bind: str = "tcp://127.0.0.1:0",
-        peers: Iterable[str] = (),
+        peers: Iterable[str] | Mapping[str, str] = (),
         node_id: str | None = None,
         advertise: str | None = None,
         probe_interval: float = PROBE_INTERVAL,
         dead_after: float = DEAD_AFTER,
+        keys: Keys | None = None,
+        insecure: bool = False,
         locations: str | None = None,
         location_store: LocationStore | None = None,
     ) -> Mesh:
@@ -133,6 +136,9 @@ class Host:
         A node that is silent for `probe_interval` seconds is asked whether it is there, and given up when nothing at all was
         heard of it for `dead_after` seconds: what is pending there ends as `Unavailable`.
 
+        With `keys` everything is encrypted, only nodes whose public keys are in `keys.peers` are let in, each under its own
+        id, and `peers` maps node ids to endpoints. Without, `bind` beyond loopback needs `insecure=True`.
+
         With `locations`, the id of the node that keeps them, the host's Spots and Actors are those of the whole mesh: one
         per id, called wherever it is. One mesh of a host may have it. `location_store` is what the keeper keeps them in
         (default: its memory).
@@ -141,9 +147,8 @@ class Host:
         if locations is not None and any(mesh.keeper is not None for mesh in self._meshes.values()):
             raise AlreadyExists("another mesh of the host keeps locations already")
         handlers = Handlers(self.codecs)
-        mesh = Mesh(
-            name, bind, list(peers), node_id, advertise, handlers, (probe_interval, dead_after), locations, location_store
-        )
+        liveness = (probe_interval, dead_after)
+        mesh = Mesh(name, bind, peers, node_id, advertise, handlers, liveness, keys, insecure, locations, location_store)
         self._meshes[name] = mesh
         return mesh
 
@@ -155,22 +160,35 @@ class Host:
         weight: int = DEFAULT_WEIGHT,
         node_id: str | None = None,
         advertise: str | None = None,
+        keys: Keys | None = None,
+        insecure: bool = False,
     ) -> Server:
         """Serve the ClientServer channel `name`, with `weight` as this server's share; the others as for `mesh`.
 
         `ValueError`, or `AlreadyExists` for a second server of that name.
         """
         self._check_new_part("server", name, self._servers)
-        server = self._servers[name] = Server(name, bind, weight, node_id, advertise, Handlers(self.codecs))
+        server = self._servers[name] = Server(name, bind, weight, node_id, advertise, keys, insecure, Handlers(self.codecs))
         return server
 
-    def client(self, name: str, *, servers: Iterable[str], node_id: str | None = None) -> Client:
-        """Call the ClientServer channel `name` at `servers`, their endpoints; `node_id` is this client's name in logs.
+    def client(
+        self,
+        name: str,
+        *,
+        servers: Iterable[str] | Mapping[str, str],
+        node_id: str | None = None,
+        keys: Keys | None = None,
+    ) -> Client:
+        """Call the ClientServer channel `name` at `servers`, their endpoints; `node_id` is this client's name.
+
+        With `keys`, `servers` maps their ids to their endpoints, as for `mesh`.
 
         `ValueError`, or `AlreadyExists` for a second client of that name.
         """
         self._check_new_part("client", name, self._clients)
-        client = self._clients[name] = Client(name, list(servers), node_id)
+        client = self._clients[name] = Client(
+            name, servers if isinstance(servers, Mapping) else list(servers), node_id, keys
+        )
         return client
 
     def filter[F: Filter](self, given: F) -> F:

@@ -40,6 +40,7 @@ class Candidates:
 
     def publish(self, peers: Sequence[Peer]) -> None:
         """On lane: these are ready from now on, and no others."""
+        debug_assert_on_lane(self._lane)
         self.ready = {peer.node: peer for peer in peers}
         for channel, selector in self._selectors.items():
             self._offer(channel, selector)
@@ -47,6 +48,7 @@ class Candidates:
 
     def notify(self) -> None:
         """On lane: whoever waits for something looks again."""
+        debug_assert_on_lane(self._lane)
         self.on_change()
         self.watchers.notify()
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import ClientSocket, Context, Record
+from zlink_nogil.binding import ClientSocket, Context, Keys, Record
 from zlink_nogil.errors import ProtocolError, ShuttingDown, Unavailable
+from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Message, Outbox, Routed
 from zlink_nogil.messaging.peers import Introduction, Peer
@@ -39,12 +40,12 @@ _log = logging.getLogger("zlink_nogil.messaging")
 class ClientNode:
     """A running client, and the `Driver` of its connections."""
 
-    def __init__(self, channel: str, node_id: str, resources: Resources) -> None:
+    def __init__(self, channel: str, node_id: str, keys: Keys | None, resources: Resources) -> None:
         self._channel = channel
         self._standby = resources.standby
         self._now = _sync.monotonic
         self._wakeup = _sync.EventFd()
-        self._context = Context()
+        self._context = Context(keys)
         self._generation = secrets.randbits(63) | 1
         most = resources.max_record_bytes
         me = Introduction(channel_mesh(channel), node_id, self._generation, "", "", {}, most)
@@ -52,12 +53,12 @@ class ClientNode:
         self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake)
         self.operations = Operations(lane, self._socket, resources.slots, resources.pool, self.wake)
         self._outbox = Outbox(me, resources.codecs, self.operations, None, resources.permits, resources.pool)
-        self.servers = Servers(me, self.operations, self._socket, self.wake)
+        self.servers = Servers(me, self.operations, self._socket, Identity(keys), self.wake)
         self._line = WaitingLine(self.servers.selector.choose, self._dispatch, self.wake)
         self._watchers: list[_sync.Parker] = []
         self.malformed = 0
 
-    def start(self, endpoints: list[str]) -> None:
+    def start(self, endpoints: Mapping[str, str | None]) -> None:
         self._standby.add(self)
         self.servers.connect(endpoints)
 

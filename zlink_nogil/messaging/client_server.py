@@ -7,24 +7,30 @@ Ownership
 from __future__ import annotations
 
 import functools
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from zlink_nogil import _sync
+from zlink_nogil.binding import Keys
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.messaging.channel import Target
 from zlink_nogil.messaging.client import ClientNode
 from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.identity import check_exposure, checked_places
 from zlink_nogil.messaging.outbox import Message
-from zlink_nogil.messaging.peers import ENDPOINT, Peer, checked_bind, checked_name, checked_weight
+from zlink_nogil.messaging.peers import Peer, checked_bind, checked_name, checked_weight
 from zlink_nogil.messaging.resources import Resources
 from zlink_nogil.messaging.server import ServerNode
 from zlink_nogil.scheduler import Completion, Wait
 
 __all__ = ["Client", "Server"]
+
+
+_log = logging.getLogger("zlink_nogil.messaging")
 
 
 class _State(Enum):
@@ -79,12 +85,22 @@ class Server(_Part[ServerNode]):
     """Made by `Host.server`. Thread-safe while it runs; registration belongs to the time before `Host.start`."""
 
     def __init__(
-        self, name: str, bind: str, weight: int, node_id: str | None, advertise: str | None, handlers: Handlers
+        self,
+        name: str,
+        bind: str,
+        weight: int,
+        node_id: str | None,
+        advertise: str | None,
+        keys: Keys | None,
+        insecure: bool,
+        handlers: Handlers,
     ) -> None:
         super().__init__(f"server {name!r}")
         self.name = checked_name("a channel name", name)
         self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
         self._bind = checked_bind(bind, advertise)
+        self._keys = keys
+        self._exposed = check_exposure(bind, keys, insecure=insecure)
         self._weight = checked_weight(weight)
         self._advertise = advertise
         self._handlers = handlers
@@ -127,9 +143,14 @@ class Server(_Part[ServerNode]):
     def start(self, resources: Resources) -> None:
         """By the host: bind and begin; `OSError` when the endpoint cannot be bound."""
 
+        if self._exposed:
+            _log.warning("server %r listens at %s without keys: whoever reaches it may speak", self.name, self._bind)
+
         def make() -> ServerNode:
             self._handlers.seal(resources.container, resources.filters)
-            return ServerNode(self.name, self.node_id, self._bind, self._advertise, self._weight, self._handlers, resources)
+            return ServerNode(
+                self.name, self.node_id, self._bind, self._advertise, self._weight, self._keys, self._handlers, resources
+            )
 
         self._start(make, ServerNode.start)
 
@@ -147,19 +168,17 @@ class Client(_Part[ClientNode], Target):
     A call that finds no server ready waits for one, at most 5 s and within its own time; then it is `Unavailable`.
     """
 
-    def __init__(self, name: str, servers: list[str], node_id: str | None) -> None:
+    def __init__(self, name: str, servers: list[str] | Mapping[str, str], node_id: str | None, keys: Keys | None) -> None:
         _Part.__init__(self, f"client {name!r}")
         Target.__init__(self, self._start_call, checked_name("a channel name", name))
         self.name = name
         self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
         if not servers:
             raise ValueError("a client needs the endpoint of a server")
-        for endpoint in servers:
-            if not ENDPOINT.fullmatch(endpoint):
-                raise ValueError(f"servers must be endpoints like tcp://127.0.0.1:7001, not {endpoint!r}")
-        if len(set(servers)) != len(servers):
+        self._servers = checked_places("servers", servers, keys)
+        if len(self._servers) != len(servers):
             raise ValueError("a server is named twice")
-        self._servers = servers
+        self._keys = keys
 
     def servers(self) -> list[str]:
         """The ids of the servers that are ready now."""
@@ -188,4 +207,6 @@ class Client(_Part[ClientNode], Target):
 
     def start(self, resources: Resources) -> None:
         """By the host."""
-        self._start(lambda: ClientNode(self.name, self.node_id, resources), lambda node: node.start(self._servers))
+        self._start(
+            lambda: ClientNode(self.name, self.node_id, self._keys, resources), lambda node: node.start(self._servers)
+        )

@@ -8,17 +8,20 @@ Ownership
 from __future__ import annotations
 
 import functools
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any
 
 from zlink_nogil import _sync
+from zlink_nogil.binding import Keys
 from zlink_nogil.errors import InvalidOperation, NotFound
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.identity import check_exposure, checked_places
 from zlink_nogil.messaging.keeper import maker_channel
 from zlink_nogil.messaging.liveness import check_liveness
 from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
@@ -27,7 +30,6 @@ from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import (
     CLIENT_SERVER,
     DEFAULT_WEIGHT,
-    ENDPOINT,
     Peer,
     checked_bind,
     checked_name,
@@ -38,6 +40,9 @@ from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.scheduler import Completion, Wait
 
 __all__ = ["Mesh"]
+
+
+_log = logging.getLogger("zlink_nogil.messaging")
 
 
 class _State(Enum):
@@ -53,11 +58,13 @@ class Mesh:
         self,
         name: str,
         bind: str,
-        peers: list[str],
+        peers: Iterable[str] | Mapping[str, str],
         node_id: str | None,
         advertise: str | None,
         handlers: Handlers,
         liveness: tuple[float, float],
+        keys: Keys | None,
+        insecure: bool,
         keeper: str | None,
         store: LocationStore | None,
     ) -> None:
@@ -65,11 +72,10 @@ class Mesh:
         if name.startswith(CLIENT_SERVER):
             raise ValueError(f"a mesh's name cannot begin with {CLIENT_SERVER!r}")
         self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
-        for peer in peers:
-            if not ENDPOINT.fullmatch(peer):
-                raise ValueError(f"peers must be endpoints like tcp://127.0.0.1:7001, not {peer!r}")
+        self._peers = checked_places("peers", peers, keys)
         self._bind = checked_bind(bind, advertise)
-        self._peers = peers
+        self._keys = keys
+        self._exposed = check_exposure(bind, keys, insecure=insecure)
         self._advertise = advertise
         self._handlers = handlers
         self.keeper = None if keeper is None else checked_name("a node id", keeper)
@@ -206,6 +212,8 @@ class Mesh:
 
     def start(self, resources: Resources) -> None:
         """Bind and begin; `OSError` when the endpoint cannot be bound."""
+        if self._exposed:
+            _log.warning("mesh %r listens at %s without keys: whoever reaches it may speak", self.name, self._bind)
         with self._lock:
             if self._state is not _State.NEW:
                 raise InvalidOperation(f"mesh {self.name!r} was started before")
@@ -221,6 +229,7 @@ class Mesh:
                 self._handlers,
                 resources,
                 self._liveness,
+                self._keys,
                 self.keeper,
                 self._store,
             )

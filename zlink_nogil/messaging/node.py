@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import Context, InSocket, OutSocket
+from zlink_nogil.binding import Context, InSocket, Keys, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.keeper import Keeper
 from zlink_nogil.messaging.locations import CHANNEL, LocationStore
@@ -56,6 +57,7 @@ class Node:
         handlers: Handlers,
         resources: Resources,
         liveness: tuple[float, float],
+        keys: Keys | None,
         keeper: str | None,
         store: LocationStore,
     ) -> None:
@@ -64,7 +66,8 @@ class Node:
         self.pool = resources.pool
         self._fork = _sync.ForkGuard()
         most = resources.max_record_bytes
-        self._context = Context()
+        self._context = Context(keys)
+        self._authenticator = self._context.authenticator()
         bound: list[InSocket] = []
         try:
             bound.append(InSocket(self._context, bind, most))
@@ -72,9 +75,12 @@ class Node:
         except OSError:
             for socket in bound:
                 socket.close()
-            self._context.end()
+            self._end_context()
             raise
         self._data_in, self._completion_in = bound
+        if self._authenticator is not None:
+            self._authenticator.on_death = self._stop_listening
+        identity = Identity(keys)
         generation = secrets.randbits(63) | 1
         self.me = Introduction(
             mesh,
@@ -99,7 +105,7 @@ class Node:
         doors = Doors(directories, resources.codecs, permits, most)
         self.inbox = Inbox(generation, handlers, self.owners, doors, permits, most)
         self.replies = Replies(self._completion_out)
-        self.topology = Topology(self.me, self.operations, self._completion_out, *liveness)
+        self.topology = Topology(self.me, self.operations, self._completion_out, identity, *liveness)
         self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, permits, resources.pool)
         self.direct = None if keeper is None else Direct(self, keeper, directories)
         if self.direct is not None:
@@ -120,9 +126,20 @@ class Node:
         if self.operations.closed:
             raise ShuttingDown(f"mesh {self.me.mesh!r} is closed")
 
-    def start(self, peers: list[str]) -> None:
-        """Begin to receive, and to pair with the nodes at `peers`."""
+    def _stop_listening(self) -> None:
+        self._data_in.stop_listening()
+        self._completion_in.stop_listening()
+
+    def _end_context(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._context.end()
+
+    def start(self, peers: Mapping[str, str | None]) -> None:
+        """Begin to receive, and to pair with the nodes at these endpoints, by their ids where those are known."""
         standby = self._resources.standby
+        if self._authenticator is not None:
+            standby.add(self._authenticator)
         standby.add(self.completions)
         self._resources.ingress.add(self._port)
         self.topology.connect(peers)
@@ -152,7 +169,9 @@ class Node:
         self.topology.lane.close()
         self._data_in.close()
         self._completion_in.close()
-        self._context.end()
+        if self._authenticator is not None:
+            standby.remove(self._authenticator)
+        self._end_context()
         self._completion_wakeup.close()
 
 

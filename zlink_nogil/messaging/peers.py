@@ -117,6 +117,8 @@ class Link:
 
     endpoint: str
     static: bool
+    node: str | None = None
+    """Who has to be there, where that is known."""
     token: int = 0
     data_alias: bytes = b""
     completion_alias: bytes | None = None

@@ -50,6 +50,7 @@ class MeshPort:
             self._topology.on_probe(routing_id)
             return
         introduction = Introduction.unpack(record[header.payload_at :])
+        self._topology.vouch(introduction, self._socket.user_of(routing_id))
         if header.kind is Kind.HELLO:
             self._topology.on_hello(routing_id, introduction)
         elif header.kind is Kind.LEFT:

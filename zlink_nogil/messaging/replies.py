@@ -106,9 +106,9 @@ class CompletionIngress:
         records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
         if records:
             self._topology.heard({routing_id for routing_id, _ in records})
-        for _, record in records:
+        for routing_id, record in records:
             try:
-                self._take(record)
+                self._take(routing_id, record)
             except ValueError as error:  # a `ProtocolError`, or a welcome with an endpoint nothing can connect to
                 self.malformed += 1
                 _log.warning("a malformed completion was dropped: %s", error)
@@ -116,16 +116,12 @@ class CompletionIngress:
             self._topology.lost(alias)
         return now if hot else self._replies.out.next_look(now)
 
-    def _take(self, record: bytes | None) -> None:
+    def _take(self, routing_id: bytes, record: bytes | None) -> None:
         if record is None:
             raise Malformed("a message that has not two frames")
         header = unpack(record)
-        if header.kind is Kind.WELCOME:
-            self._topology.on_welcome(Introduction.unpack(record[header.payload_at :]))
-        elif header.kind is Kind.LEAVING:
-            self._topology.on_leaving(Introduction.unpack(record[header.payload_at :]))
-        elif header.kind is Kind.CHANNELS:
-            self._topology.on_channels(Introduction.unpack(record[header.payload_at :]))
+        if header.kind in (Kind.WELCOME, Kind.LEAVING, Kind.CHANNELS):
+            self._control(routing_id, header.kind, Introduction.unpack(record[header.payload_at :]))
         elif header.kind is Kind.ACK:
             return
         elif header.generation != self._generation:
@@ -136,3 +132,12 @@ class CompletionIngress:
             self._operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
         else:
             raise Malformed(f"a {header.kind.name} record on the completion connection")
+
+    def _control(self, routing_id: bytes, kind: Kind, them: Introduction) -> None:
+        self._topology.vouch(them, self._socket.user_of(routing_id))
+        if kind is Kind.WELCOME:
+            self._topology.on_welcome(them)
+        elif kind is Kind.LEAVING:
+            self._topology.on_leaving(them)
+        else:
+            self._topology.on_channels(them)

@@ -23,9 +23,10 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import Context, Record, ServerSocket
+from zlink_nogil.binding import Context, Keys, Record, ServerSocket
 from zlink_nogil.errors import DeadlineExceeded, ProtocolError, ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.doors import Doors
+from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.owners import Owners
 from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction
@@ -79,6 +80,7 @@ class ServerNode:
         bind: str,
         advertise: str | None,
         weight: int,
+        keys: Keys | None,
         handlers: Handlers,
         resources: Resources,
     ) -> None:
@@ -86,13 +88,17 @@ class ServerNode:
         self._resources = resources
         self._weight = weight
         most = resources.max_record_bytes
-        self._context = Context()
+        self._context = Context(keys)
+        self._authenticator = self._context.authenticator()
+        self._identity = Identity(keys)
         lane = StateLane(f"server {channel}/{node_id}", rank=Rank.SOCKET)
         try:
             self._socket = ServerSocket(self._context, lane, bind, most, resources.ingress.wake)
         except OSError:
-            self._context.end()
+            self._end_context()
             raise
+        if self._authenticator is not None:
+            self._authenticator.on_death = self._socket.stop_listening
         self._lane = lane
         self._now = _sync.monotonic
         self._sessions: dict[bytes, _Session] = {}
@@ -108,7 +114,14 @@ class ServerNode:
             self._generation, handlers, self.owners, Doors({}, resources.codecs, permits, most), permits, most
         )
 
+    def _end_context(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._context.end()
+
     def start(self) -> None:
+        if self._authenticator is not None:
+            self._resources.standby.add(self._authenticator)
         self._resources.ingress.add(self)
 
     # -- a port -----------------------------------------------------------------------------------------------------
@@ -130,7 +143,9 @@ class ServerNode:
 
     def control(self, routing_id: bytes, header: Header, record: bytes) -> None:
         if header.kind is Kind.HELLO:
-            self._lane.run(self._on_hello, routing_id, Introduction.unpack(record[header.payload_at :]))
+            them = Introduction.unpack(record[header.payload_at :])
+            self._identity.check(them, self._socket.user_of(routing_id))
+            self._lane.run(self._on_hello, routing_id, them)
         elif header.kind is Kind.PROBE:
             self._lane.run(self._say, routing_id, Kind.ACK)
         elif header.kind is not Kind.ACK:
@@ -250,7 +265,9 @@ class ServerNode:
             _log.error("closing with work still running: %s", error)
         self._resources.ingress.remove(self)
         self._lane.run(self._socket.close, max(0.1, deadline - _sync.monotonic()))
-        self._context.end()
+        if self._authenticator is not None:
+            self._resources.standby.remove(self._authenticator)
+        self._end_context()
 
 
 def _sent(error: ZLinkError | None) -> None:

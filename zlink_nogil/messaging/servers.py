@@ -21,6 +21,7 @@ from typing import Final
 from zlink_nogil import _sync
 from zlink_nogil.binding import ClientSocket, Lost
 from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.ranks import Rank
@@ -45,6 +46,7 @@ _tokens = itertools.count(1)
 @dataclass(slots=True, eq=False)
 class _Link:
     endpoint: str
+    node: str | None
     alias: bytes = b""
     token: int = 0
     peer: Peer | None = None
@@ -56,32 +58,41 @@ class _Link:
 
 
 class Servers:
-    def __init__(self, me: Introduction, operations: Operations, out: ClientSocket, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        me: Introduction,
+        operations: Operations,
+        out: ClientSocket,
+        identity: Identity,
+        changed: Callable[[], None],
+    ) -> None:
         self.lane = StateLane(f"servers of {me.node}", rank=Rank.TOPOLOGY)
         self.selector: Selector[Peer] = Selector(me.mesh)
         self.ready: Mapping[str, Peer] = {}
         self._me = me
         self._operations = operations
         self._out = out
+        self._identity = identity
         self._changed = changed
         self._now = _sync.monotonic
         self._links: list[_Link] = []
         self.watchers = Watchers()
 
-    def connect(self, endpoints: list[str]) -> None:
-        for endpoint in endpoints:
-            self.lane.run(self._connect, endpoint)
+    def connect(self, endpoints: Mapping[str, str | None]) -> None:
+        """Begin to pair with the servers at these endpoints, whose ids may be known."""
+        for endpoint, node in endpoints.items():
+            self.lane.run(self._connect, endpoint, node)
         self._changed()  # whoever leads waits for the new descriptors, too
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self, endpoint: str, node: str | None) -> None:
         debug_assert_on_lane(self.lane)
-        link = _Link(endpoint)
+        link = _Link(endpoint, node)
         self._links.append(link)
         self._open(link)
 
     def _open(self, link: _Link) -> None:
         debug_assert_on_lane(self.lane)
-        link.alias = self._out.run(self._out.connect, link.endpoint)
+        link.alias = self._out.run(self._out.connect, link.endpoint, self._identity.key_of(link.node))
         link.token = next(_tokens)
         link.open_at = None
         link.leaving = False

@@ -30,6 +30,7 @@ from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
 from zlink_nogil.errors import Unavailable, ZLinkError
 from zlink_nogil.messaging.candidates import Candidates
+from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.liveness import Liveness
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, Link, Peer, Source
@@ -63,6 +64,7 @@ class Topology:
         me: Introduction,
         operations: Operations,
         completion_out: OutSocket,
+        identity: Identity,
         probe_interval: float,
         dead_after: float,
     ) -> None:
@@ -72,6 +74,7 @@ class Topology:
         self._operations = operations
         self._data_out = operations.out
         self._completion_out = completion_out
+        self._identity = identity
         self._farewells: deque[tuple[float, Peer]] = deque()
         self._links: dict[int, Link] = {}  # by token
         self._by_node: dict[str, Link] = {}
@@ -84,16 +87,16 @@ class Topology:
 
     # -- connecting -------------------------------------------------------------------------------------------------
 
-    def connect(self, endpoints: list[str]) -> None:
-        """Begin to pair with the nodes at these data endpoints."""
-        for endpoint in endpoints:
-            self.lane.run(self._connect, endpoint)
+    def connect(self, endpoints: Mapping[str, str | None]) -> None:
+        """Begin to pair with the nodes at these data endpoints, whose ids may be known."""
+        for endpoint, node in endpoints.items():
+            self.lane.run(self._connect, endpoint, node)
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self, endpoint: str, node: str | None) -> None:
         debug_assert_on_lane(self.lane)
         link = self._link_to(endpoint)
         if link is None:
-            self._open(Link(endpoint, static=True), answers=0)
+            self._open(Link(endpoint, static=True, node=node), answers=0)
         else:  # it was faster than we
             link.static = True
             link.give_up_at = None
@@ -104,7 +107,7 @@ class Topology:
     def _open(self, link: Link, answers: int) -> None:
         """(Re)connect the data connection under a fresh alias and say hello on it."""
         debug_assert_on_lane(self.lane)
-        link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint)
+        link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint, self._identity.key_of(link.node))
         link.opened_at = _sync.monotonic()
         link.open_at = None
         self._register(link)
@@ -135,6 +138,10 @@ class Topology:
             return  # the connection is down; the monitor tells, and what follows says it again
 
     # -- what the others say ----------------------------------------------------------------------------------------
+
+    def vouch(self, them: Introduction, user: str | None) -> None:
+        """`ProtocolError` unless who introduces himself so has the key for it."""
+        self._identity.check(them, user)
 
     def on_hello(self, routing_id: bytes, them: Introduction) -> None:
         """A node has connected to our data-in socket. `ValueError` when nothing can connect to where it says it is."""
@@ -241,7 +248,7 @@ class Topology:
                 return known
             link = self._link_to(them.data_endpoint)
         if link is None:
-            link = Link(them.data_endpoint, static=False)
+            link = Link(them.data_endpoint, static=False, node=them.node)
             self._open(link, answers=them.token)
         elif link.open_at is not None:  # it has come back by itself
             self._open(link, answers=them.token)
@@ -261,7 +268,8 @@ class Topology:
         if link.them is not None and link.them.generation != them.generation:
             self._lost(link)  # a new life at the same place, and the old one's end was not seen yet
         if link.completion_alias is None:
-            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint)
+            key = self._identity.key_of(them.node)
+            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint, key)
         link.them = them
         link.give_up_at = None
         self._by_node[them.node] = link

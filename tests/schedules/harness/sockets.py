@@ -49,6 +49,9 @@ class Network:
         self.routers.append(router)
         return router
 
+    def authenticator(self) -> None:
+        """There are no keys here."""
+
     def end(self) -> None:
         """Nothing lingers here."""
 
@@ -168,7 +171,7 @@ class Router:
                 pipe.come_up(self, next(self._network.numbers))
         return endpoint
 
-    def connect(self, endpoint: str, alias: bytes, routing_id: bytes) -> None:
+    def connect(self, endpoint: str, alias: bytes, routing_id: bytes, key: str | None = None) -> None:  # noqa: ARG002
         self._begin("connect")
         if endpoint == self._network.unusable:
             raise ValueError(f"cannot connect to {endpoint}")
@@ -234,6 +237,9 @@ class Router:
             back.come_up(pipe.sender, next(self._network.numbers))
             for _ in range(count):
                 back.put(b"stray")
+
+    def user_of(self, routing_id: bytes) -> None:
+        """Nor users."""
 
     # -- monitoring and closing -------------------------------------------------------------------------------------
 

@@ -1,0 +1,231 @@
+"""Who may speak: keys, the list of them, node ids bound to keys, and listeners without."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from children import COMMAND, run
+from support import PATIENCE, eventually, new_place
+
+from zlink_nogil import Host, Keys, Mesh
+from zlink_nogil.binding import authenticator
+from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.wire import Kind, pack
+
+
+def pairs(*names: str) -> dict[str, Keys]:
+    """A pair per name, and everybody knows everybody."""
+    made = {name: Keys.generate({}) for name in names}
+    known = {name: keys.public for name, keys in made.items()}
+    return {name: Keys(keys.public, keys.secret, known) for name, keys in made.items()}
+
+
+def echo(message: str, ctx: Any) -> str:
+    return f"{ctx.source}: {message}"
+
+
+class Net:
+    def __init__(self) -> None:
+        self.keys = pairs("a", "b")
+        self.place = f"tcp://127.0.0.1:{_free_port()}"
+        self.a, self.b = Host(workers=1), Host(workers=1)
+        self.mesh: Mesh = self.a.mesh("m", node_id="a", bind=self.place, keys=self.keys["a"])
+        self.ran: list[str] = []
+
+        @self.mesh.handler
+        def take(message: str, ctx: Any) -> str:
+            self.ran.append(message)
+            return echo(message, ctx)
+
+    def __enter__(self) -> Net:
+        self.a.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.b.close()
+        self.a.close()
+
+
+def _free_port() -> int:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        return socket.bind_to_random_port("tcp://127.0.0.1")
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    with Net() as net:
+        yield net
+
+
+# -- those who may ------------------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_with_keys_talk_both_ways(net: Net):
+    other = net.b.mesh("m", node_id="b", peers={"a": net.place}, keys=net.keys["b"])
+    other.handler(echo)
+    net.b.start()
+    net.b.wait_ready(PATIENCE)
+    eventually(lambda: net.mesh.nodes() == ["b"])
+    assert other.node("a").request("x", reply=str).result(PATIENCE) == "b: x"
+    assert net.mesh.node("b").request("y", reply=str).result(PATIENCE) == "a: y"
+
+
+def test_a_client_and_a_server_with_keys(net: Net):
+    serving, calling = Host(workers=1), Host(workers=1)
+    server = serving.server("api", node_id="a", keys=net.keys["a"])
+    server.handler(echo)
+    with serving:
+        client = calling.client("api", servers={"a": server.endpoint}, node_id="b", keys=net.keys["b"])
+        with calling:
+            calling.wait_ready(PATIENCE)
+            assert client.request("x", reply=str).result(PATIENCE) == "b: x"
+
+
+# -- those who may not --------------------------------------------------------------------------------------------------
+
+
+def stranger(endpoint: str, server_key: str, pair: tuple[str, str] | None, node: str) -> tuple[zmq.Context[Any], Any]:
+    """A bare socket that says hello as `node`, and then sends a message for the handler."""
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.setsockopt(zmq.ROUTING_ID, node.encode() + b"12345678")
+    if pair is not None:
+        socket.curve_publickey, socket.curve_secretkey = pair[0].encode(), pair[1].encode()
+        socket.curve_serverkey = server_key.encode()
+    socket.connect(endpoint)
+    me = Introduction("m", node, 7, "tcp://127.0.0.1:1", "tcp://127.0.0.1:1", {}, 1 << 20, 1)
+    socket.send(pack(Kind.HELLO, b"", b"", me.pack(), generation=0))
+    return context, socket
+
+
+def close(context: zmq.Context[Any], socket: Any) -> None:
+    socket.close()
+    context.term()
+
+
+def record(net: Net) -> bytes:
+    route = b"application/json\0\0str"
+    return pack(
+        Kind.REQUEST, route, b"", b'"in"', generation=net.mesh._running().me.generation, reply_route=1, timeout_ms=5000
+    )
+
+
+def test_nobody_without_a_listed_key_reaches_a_handler(net: Net):
+    evil = Keys.generate({})
+    listed = net.keys["b"]
+    known = net.keys["a"].public
+    strangers = [
+        stranger(net.place, known, None, "b"),  # no key at all
+        stranger(net.place, known, (evil.public, evil.secret), "b"),  # a key that is on no list
+        stranger(net.place, evil.public, (listed.public, listed.secret), "b"),  # takes the node for another
+        stranger(net.place, known, (listed.public, listed.secret), "c"),  # a listed key, under another's name
+    ]
+    for _, socket in strangers:
+        socket.send(record(net), zmq.NOBLOCK)
+    eventually(lambda: net.mesh.statistics()["malformed"] >= 2, "the last one's hello and message")
+    assert net.ran == []
+    assert net.mesh.nodes() == []
+    assert net.mesh.statistics()["pending"] == 0
+    for each in strangers:
+        close(*each)
+    net.b.mesh("m", node_id="b", peers={"a": net.place}, keys=listed)
+    net.b.start()
+    net.b.wait_ready(PATIENCE)  # who may, still can
+
+
+def test_when_the_authenticator_fails_nobody_comes_in_any_more(
+    net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(self: Any, asked: list[bytes]) -> None:  # noqa: ARG001
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(authenticator.Authenticator, "_answer", fail)
+    keys = net.keys["b"]
+    first = stranger(net.place, net.keys["a"].public, (keys.public, keys.secret), "b")
+    eventually(lambda: "the authenticator has failed" in caplog.text)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as taken:
+        eventually(lambda: _binds(taken, net.place), "the end of the listener")
+    close(*first)
+    assert net.ran == []
+
+
+def _binds(socket: zmq.Socket[bytes], place: str) -> bool:
+    try:
+        socket.bind(place)
+    except zmq.ZMQError:
+        return False
+    return True
+
+
+# -- options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bind", ["tcp://127.0.0.1:0", "tcp://localhost:7001", "tcp://[::1]:0", "ipc://@somewhere"])
+def test_loopback_needs_no_keys(bind: str):
+    Host().mesh("m", bind=bind)
+    Host().server("s", bind=bind)
+
+
+@pytest.mark.parametrize("bind", ["tcp://10.0.0.1:7001", "tcp://*:7001", "tcp://example.org:7001"])
+def test_beyond_loopback_it_has_to_be_said(bind: str):
+    advertised = {"advertise": "example.org", "bind": bind}
+    for add in (Host().mesh, Host().server):
+        with pytest.raises(ValueError, match=r"give keys=, or insecure=True"):
+            add("m", **advertised)
+        add("n", insecure=True, **advertised)
+    Host().mesh("m", keys=pairs("a")["a"], **advertised)
+
+
+def test_an_open_listener_is_logged(caplog: pytest.LogCaptureFixture):
+    host = Host(workers=1)
+    host.mesh("m", bind="tcp://0.0.0.0:0", advertise="127.0.0.1", insecure=True)
+    with caplog.at_level(logging.WARNING), host:
+        assert "without keys: whoever reaches it may speak" in caplog.text
+
+
+def test_keys_that_do_not_fit_are_refused():
+    keys = pairs("a", "b")["a"]
+    with pytest.raises(ValueError, match="a mapping of node ids"):
+        Host().mesh("m", peers=[new_place()], keys=keys)
+    with pytest.raises(ValueError, match="no key is known"):
+        Host().mesh("m", peers={"stranger": new_place()}, keys=keys)
+    with pytest.raises(ValueError, match="40 characters"):
+        Keys("short", keys.secret, {})
+    with pytest.raises(ValueError, match="two nodes have one key"):
+        Keys(keys.public, keys.secret, {"a": keys.public, "b": keys.public})
+    assert keys.secret not in repr(keys)
+
+
+# -- the command line ---------------------------------------------------------------------------------------------------
+
+
+def test_keygen_writes_a_secret_once_and_prints_what_others_need(tmp_path: Path):
+    file = tmp_path / "a.key"
+    made = run(COMMAND, "keygen", file, "--name", "node-a")
+    assert made.returncode == 0, made.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (tmp_path / "peers.toml").write_text(made.stdout)
+    keys = Keys.load(file, tmp_path / "peers.toml")
+    assert keys.peers == {"node-a": keys.public} == tomllib.loads(made.stdout)
+    assert keys.secret not in made.stdout + made.stderr
+    again = run(COMMAND, "keygen", file)
+    assert again.returncode == 1
+    assert "File exists" in again.stderr
+    assert Keys.load(file, {}).secret == keys.secret
+
+
+@pytest.mark.parametrize("content", ["", "public = 'x'", "nonsense"])
+def test_what_is_no_key_file_is_told(tmp_path: Path, content: str):
+    file = tmp_path / "a.key"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=json.dumps(str(file))[1:-1]):
+        Keys.load(file, {})
