@@ -46,7 +46,7 @@ if where == ("parsing server" if "ZLINK_DEMO_NODE" in os.environ else "plain loo
     import ast
     parse = ast.parse
     def held(source, *arguments, **options):
-        if b"# hold" in source:
+        if isinstance(source, bytes) and b"# hold" in source:  # `inspect` parses signatures, too
             hold()
         return parse(source, *arguments, **options)
     ast.parse = held
