@@ -92,7 +92,14 @@ def test_a_client_and_a_server_with_keys(net: Net):
 # -- those who may not --------------------------------------------------------------------------------------------------
 
 
-def stranger(endpoint: str, server_key: str, pair: tuple[str, str] | None, node: str) -> tuple[zmq.Context[Any], Any]:
+def stranger(
+    endpoint: str,
+    server_key: str,
+    pair: tuple[str, str] | None,
+    node: str,
+    at: str = "tcp://127.0.0.1:1",
+    answers: int = 0,
+) -> tuple[zmq.Context[Any], Any]:
     """A bare socket that says hello as `node`, and then sends a message for the handler."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -102,7 +109,7 @@ def stranger(endpoint: str, server_key: str, pair: tuple[str, str] | None, node:
         socket.curve_publickey, socket.curve_secretkey = pair[0].encode(), pair[1].encode()
         socket.curve_serverkey = server_key.encode()
     socket.connect(endpoint)
-    me = Introduction("m", node, 7, "tcp://127.0.0.1:1", "tcp://127.0.0.1:1", {}, 1 << 20, 1)
+    me = Introduction("m", node, 7, at, "tcp://127.0.0.1:1", {}, 1 << 20, 1, answers)
     socket.send(pack(Kind.HELLO, b"", b"", me.pack(), generation=0))
     return context, socket
 
@@ -142,6 +149,66 @@ def test_nobody_without_a_listed_key_reaches_a_handler(net: Net):
     net.b.wait_ready(PATIENCE)  # who may, still can
 
 
+class Three:
+    """`a` knows `b`, at a place, and `c`, who has a key of his own and is nobody to be trusted."""
+
+    def __init__(self) -> None:
+        self.keys = pairs("a", "b", "c")
+        self.place, self.place_of_b = (f"tcp://127.0.0.1:{_free_port()}" for _ in range(2))
+        self.a, self.b = Host(workers=1), Host(workers=1)
+        self.mesh = self.a.mesh("m", node_id="a", bind=self.place, peers={"b": self.place_of_b}, keys=self.keys["a"])
+        self.b.mesh("m", node_id="b", bind=self.place_of_b, keys=self.keys["b"]).handler(echo)
+
+    def __enter__(self) -> Three:
+        self.a.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.b.close()
+        self.a.close()
+
+    def link_to_b(self) -> Any:
+        return next(link for link in list(self.mesh._running().topology._links.values()) if link.node == "b")
+
+    def c_says(self, **claims: Any) -> tuple[zmq.Context[Any], Any]:
+        keys = self.keys["c"]
+        return stranger(self.place, self.keys["a"].public, (keys.public, keys.secret), "c", **claims)
+
+
+def test_a_listed_node_cannot_say_that_it_is_where_another_one_is():
+    with Three() as three:
+        said = three.c_says(at=three.place_of_b)
+        eventually(lambda: three.mesh.statistics()["malformed"] == 1, "the refusal")
+        close(*said)
+        assert three.link_to_b().them is None
+        three.b.start()
+        three.a.wait_ready(PATIENCE)
+        assert three.mesh.nodes() == ["b"]
+
+
+def test_a_listed_node_cannot_take_the_link_of_another_one_by_its_token():
+    with Three() as three:
+        three.b.start()
+        three.a.wait_ready(PATIENCE)
+        token = three.link_to_b().token
+        said = three.c_says(answers=token)
+        eventually(lambda: "c" in three.mesh._running().topology._by_node, "a link of its own")
+        link = three.link_to_b()
+        assert (link.token, link.them.node, link.peer.node) == (token, "b", "b")
+        assert three.mesh.node("b").request("x", reply=str).result(PATIENCE) == "a: x"
+        close(*said)
+
+
+def test_a_server_cannot_say_that_it_is_another_one(net: Net, caplog: pytest.LogCaptureFixture):
+    serving, calling = Host(workers=1), Host(workers=1)
+    server = serving.server("api", node_id="z", keys=net.keys["a"])
+    with serving:
+        client = calling.client("api", servers={"a": server.endpoint}, node_id="b", keys=net.keys["b"])
+        with calling:
+            eventually(lambda: "says that it is 'z', not 'a'" in caplog.text)
+            assert client.statistics()["pending"] == 0
+
+
 def test_when_the_authenticator_fails_nobody_comes_in_any_more(
     net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -154,6 +221,9 @@ def test_when_the_authenticator_fails_nobody_comes_in_any_more(
     eventually(lambda: "the authenticator has failed" in caplog.text)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as taken:
         eventually(lambda: _binds(taken, net.place), "the end of the listener")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as taken:
+        other = net.mesh._running().me.completion_endpoint
+        eventually(lambda: _binds(taken, other), "the end of the listener for replies")
     close(*first)
     assert net.ran == []
 

@@ -33,6 +33,10 @@ class Identity:
         if self._keys is not None and (user is None or self._keys.peers.get(them.node) != user):
             raise ProtocolError(f"somebody says that he is node {them.node!r}, and has not its key")
 
+    def fits(self, expected: str | None, them: Introduction) -> bool:
+        """May `them` be at the other end of a connection that was made to reach `expected`?"""
+        return self._keys is None or expected in (None, them.node)
+
 
 def check_exposure(bind: str, keys: Keys | None, *, insecure: bool) -> bool:
     """Does anybody on the network reach it without a key? `ValueError` if so and nobody said that it may be."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import ClientSocket, Lost
-from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
 from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Peer
@@ -120,6 +120,8 @@ class Servers:
         link = self._link(alias)
         if link is None or link.token != them.answers or them.mesh != self._me.mesh:
             return
+        if not self._identity.fits(link.node, them):
+            raise ProtocolError(f"the server at {link.endpoint} says that it is {them.node!r}, not {link.node!r}")
         namesake = self.ready.get(them.node)
         if namesake is not None and namesake.generation != them.generation and namesake.data_alias != alias:
             _log.warning(

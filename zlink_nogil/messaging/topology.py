@@ -28,7 +28,7 @@ from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
-from zlink_nogil.errors import Unavailable, ZLinkError
+from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
 from zlink_nogil.messaging.candidates import Candidates
 from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.liveness import Liveness
@@ -174,6 +174,8 @@ class Topology:
         link = self._links.get(them.answers)
         if link is None or not self._acceptable(them):
             return  # for a connection that was given up meanwhile
+        if not self._identity.fits(link.node, them):
+            raise ProtocolError(f"node {them.node!r} answers what was said to {link.node!r}")
         link = self._adopt(link, them)
         if link.token == them.answers:
             link.welcomed = True
@@ -242,17 +244,26 @@ class Topology:
     def _link_for(self, them: Introduction) -> Link:
         """The link that leads to whoever says hello, or a new one."""
         link = self._links.get(them.answers)
-        if link is None:
+        if link is None or not self._identity.fits(link.node, them):  # tokens can be guessed
             known = self._by_node.get(them.node)
             if known is not None and known.them is not None and known.them.generation == them.generation:
                 return known
             link = self._link_to(them.data_endpoint)
+            if link is not None and not self._identity.fits(link.node, them):
+                self._yield_place(link, them)
+                link = None
         if link is None:
             link = Link(them.data_endpoint, static=False, node=them.node)
             self._open(link, answers=them.token)
         elif link.open_at is not None:  # it has come back by itself
             self._open(link, answers=them.token)
         return link
+
+    def _yield_place(self, link: Link, them: Introduction) -> None:
+        """`them` are said to be where `link` leads to another node: true only if that one is gone. `ProtocolError`."""
+        if link.static or link.them is not None:
+            raise ProtocolError(f"node {them.node!r} says that it is at {link.endpoint}, where {link.node!r} is")
+        self._drop(link)
 
     def _adopt(self, link: Link, them: Introduction) -> Link:
         """`link` leads to `them`: one link per node, and its completion connection. Returns the link that is kept."""
