@@ -1,7 +1,8 @@
 """`InSocket`: a bound ROUTER that is only read (decisions 3, 18).
 
 Assumes
-    Used by the thread that leads its role, and by the closing thread once the role was taken back.
+    Used by the thread that leads its role, and by the closing thread once the role was taken back; but for
+    `stop_listening`, which only sets a flag.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ class InSocket:
             self._raw.close(0)
             raise
         self.fd = self._raw.fd
+        self._closed_to_new = False
 
     def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
         """Take records until `most`, `most_bytes`, the time `until`, or none is left; the first is always taken.
 
         Returns them and whether a limit stopped the claim: then look again before waiting for the descriptor.
         """
+        if self._closed_to_new:
+            self._raw.stop_listening()
         return claim_from(self._raw, most, most_bytes, until, now)
 
     def user_of(self, routing_id: bytes) -> str | None:
@@ -40,7 +44,8 @@ class InSocket:
         return self._raw.user_of(routing_id)
 
     def stop_listening(self) -> None:
-        self._raw.stop_listening()
+        """Let nobody in any more, from the next claim on: whoever leads has to be woken. Any thread."""
+        self._closed_to_new = True
 
     def close(self) -> None:
         self._raw.close(0)

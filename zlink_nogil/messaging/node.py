@@ -127,8 +127,11 @@ class Node:
             raise ShuttingDown(f"mesh {self.me.mesh!r} is closed")
 
     def _stop_listening(self) -> None:
+        """From the authenticator's thread: each socket's own leader closes it to new connections."""
         self._data_in.stop_listening()
         self._completion_in.stop_listening()
+        self._resources.ingress.wake()
+        self.completions.wake()
 
     def _end_context(self) -> None:
         if self._authenticator is not None:
