@@ -293,6 +293,15 @@ def test_keygen_writes_a_secret_once_and_prints_what_others_need(tmp_path: Path)
     assert Keys.load(file, {}).secret == keys.secret
 
 
+def test_any_name_can_be_read_again(tmp_path: Path):
+    name = 'a "node" \\ über 🔑\x7f\n'
+    keys = Keys.generate({})
+    keys.save(tmp_path / "a.key", name)
+    (tmp_path / "peers.toml").write_text(keys.line(name), "utf-8")
+    assert Keys.load(tmp_path / "a.key", tmp_path / "peers.toml") == Keys(keys.public, keys.secret, {name: keys.public})
+    assert tomllib.loads((tmp_path / "a.key").read_text("utf-8"))["name"] == name
+
+
 @pytest.mark.parametrize("content", ["", "public = 'x'", "nonsense"])
 def test_what_is_no_key_file_is_told(tmp_path: Path, content: str):
     file = tmp_path / "a.key"

@@ -11,6 +11,7 @@ and a file of peers has one line per node: `node-b = "public key"`.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -59,20 +60,25 @@ class Keys:
         known = _read(peers) if isinstance(peers, str | os.PathLike) else peers
         return Keys(pair["public"], pair["secret"], dict(known))
 
+    def line(self, name: str) -> str:
+        """What the others put in their file of peers, for this pair to be node `name`."""
+        return f"{_quoted(name)} = {_quoted(self.public)}"
+
     def save(self, path: str | os.PathLike[str], name: str) -> None:
         """Write the pair, readable by its owner only; `FileExistsError` when there is a file."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f'name = "{name}"\npublic = "{_escaped(self.public)}"\nsecret = "{_escaped(self.secret)}"\n')
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"name = {_quoted(name)}\npublic = {_quoted(self.public)}\nsecret = {_quoted(self.secret)}\n")
 
 
-def _escaped(key: str) -> str:
-    return key.replace("\\", "\\\\")
+def _quoted(text: str) -> str:
+    """As TOML writes it: JSON's way but for what is outside of ASCII, and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, str]:
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import sys
@@ -98,7 +97,7 @@ def keygen(file: str, name: str) -> None:
         keys.save(file, checked_name("a node id", name))
     except (OSError, ValueError, ZLinkError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(name) + " = " + json.dumps(keys.public))
+    click.echo(keys.line(name))
 
 
 commands.add_command(call)
