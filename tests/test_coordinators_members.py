@@ -159,7 +159,15 @@ def test_an_id_that_is_in_use_is_refused_and_free_again_after_leaving(pool, mode
     stage.let_go()
     member.execute_actor(lambda: stage.spot.release_member("m")).result(PATIENCE)
     join("m")
-    join("by id")
+
+    def free() -> bool:
+        try:
+            join("by id")
+        except AlreadyExists:  # what was let go is not over yet
+            return False
+        return True
+
+    eventually(free, "the end of the work by id")
     assert stage.spot.execute_actor("m", other.is_current).result(PATIENCE)
     assert stage.spot.execute_actor("by id", other.is_current).result(PATIENCE)
 
