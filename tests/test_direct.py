@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from background import Gate
 from children import COMMAND, Child
 from support import PATIENCE, eventually, new_place, together
 
@@ -218,6 +219,33 @@ def test_a_draining_node_gives_its_spots_up_and_calls_find_the_next_within_their
     (drained,) = together(b.drain)
     assert drained is None
     assert a.spots.request("room/x", Where(), reply=str).result(PATIENCE) == "c"
+
+
+def test_a_refused_call_does_not_end_with_the_node_that_refused_it(world: World):
+    gate = Gate()
+
+    class Slow(Room):
+        def on_close(self) -> None:
+            gate()
+
+    a = world.node("a")
+    b = Host(workers=2)
+    place = new_place()
+    b.mesh("world", bind=place, node_id="b", peers=world._places, locations="a")
+    b.spots.register(Slow, type_name="Room", on_demand="room/")
+    with b:
+        b.wait_ready(PATIENCE)
+        assert a.spots.request("room/x", Add(1), reply=list[int]).result(PATIENCE) == [1]
+        closing = b.spots.close("room/x").submit()
+        gate.wait_begun()
+        operation = a.spots.request("room/x", Add(2), reply=list[int], timeout=PATIENCE).submit()
+        eventually(lambda: operation.refusals > 0, "that b has refused it")
+        (mesh,) = a.meshes
+        mesh._running().operations.peer_lost(mesh.peer("b").data_alias)
+        assert not operation.done()
+        gate.open()
+        closing.result(PATIENCE)
+        assert operation.result(PATIENCE) == [2]  # made again, and asked
 
 
 def test_a_send_to_a_stale_place_is_not_repeated_there(world: World):

@@ -10,6 +10,7 @@ Guarantees
 
 Ownership
     `_lines`, a `_Line`   under `_lock`, a leaf
+    `_kept`               under `_lock`: the addresses of routes, the oldest first
     `_routes`             added under `_lock`, when no line is left; single operations by anybody
     `_keeper_peer`        on the topology's lane
     `_unreleased`         single operations by anybody
@@ -20,6 +21,7 @@ from __future__ import annotations
 import bisect
 import functools
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -83,6 +85,7 @@ class Direct:
         self._lock = _sync.Lock()
         self._lines: dict[Address, _Line] = {}
         self._routes: dict[Address, _Route] = {}
+        self._kept: deque[Address] = deque()
         self._keeper_peer: Peer | None = None
         self._unreleased: dict[Address, None] = {}
 
@@ -112,6 +115,7 @@ class Direct:
         if not isinstance(operation, Routed):
             return False
         operation.refusals += 1
+        operation.peer = None  # it waits for nobody now, and does not end with who refused it
         try:
             self._enter(operation)
         except ShuttingDown:
@@ -188,13 +192,16 @@ class Direct:
                 self._node.outbox.dispatch(operation, target)
             except (NotHere, Unavailable):
                 return False
+            except ShuttingDown:  # this node is closing, which ends what is pending
+                pass
             with self._lock:
                 line.operations.remove(operation)
 
     def _keep(self, address: Address, peer: Peer) -> None:
         """Under the lock."""
-        if len(self._routes) >= MOST_ROUTES:
-            self._routes.pop(next(iter(list(self._routes)[:1])), None)
+        self._kept.append(address)
+        if len(self._kept) > MOST_ROUTES:
+            self._routes.pop(self._kept.popleft(), None)
         self._routes[address] = _Route(peer, self._now() + GOOD_FOR)
 
     def _end(self, address: Address, line: _Line, error: ZLinkError) -> None:

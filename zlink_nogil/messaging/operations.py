@@ -110,7 +110,12 @@ class Operations:
         if operation.reply_route not in self._pending:
             return False
         operation.peer = peer
-        if start(operation):
+        try:
+            over = start(operation)
+        except BaseException:
+            operation.peer = None  # not accepted there: its loss is not this one's
+            raise
+        if over:
             self._take_and(operation.reply_route, operation.succeed, None)
         return True
 
