@@ -54,6 +54,7 @@ def made_by_a_message(s: Scenario) -> None:
 def test_made_by_a_message() -> None:
     run_random(made_by_a_message)
     run_exhaustive(made_by_a_message, preemptions=1, switches=0)
+    run_exhaustive(made_by_a_message, preemptions=1, switches=1, lines=["zlink_nogil.spots.creations"])
     run_lines(made_by_a_message, MODULES)
 
 

@@ -103,8 +103,8 @@ def time_is_over(s: Scenario) -> None:
             ended.append(operation.name)  # type: ignore[attr-defined]
         s.expect(bool(over) or again is not None or client.sent == ["a"], "it is looked at again")
 
+    s.thread("server", client.come)  # first: one preemption is enough to be in the middle of it
     s.thread("clock", expire)
-    s.thread("server", client.come)
     s.check("one end", lambda: len(ended) + len(client.sent) == 1)
 
 
