@@ -322,3 +322,22 @@ def test_a_place_that_is_taken_starts_nothing(world: World):
     host.server("api", bind=server.endpoint)
     with pytest.raises(OSError, match="cannot bind"):
         host.start()
+
+
+# -- liveness -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_is_asked_and_times_that_make_no_sense_are_refused(world: World):
+    _, server = world.server(named("api"))
+    host = Host(workers=1)
+    client = host.client("api", servers=[server.endpoint], probe_interval=0.05, dead_after=0.2)
+    world.started(host)
+    host.wait_ready(PATIENCE)
+    (link,) = client._running().servers._links
+    alias = link.alias
+    heard = client._running().servers._liveness._watched[alias]
+    before = heard.at
+    eventually(lambda: heard.at > before + 0.3, "answers to its questions")
+    assert link.alias == alias, "it was never given up"
+    with pytest.raises(ValueError, match="two probe_intervals"):
+        Host().client("api", servers=[server.endpoint], probe_interval=1.0, dead_after=1.0)

@@ -178,16 +178,18 @@ class Host:
         servers: Iterable[str] | Mapping[str, str],
         node_id: str | None = None,
         keys: Keys | None = None,
+        probe_interval: float = PROBE_INTERVAL,
+        dead_after: float = DEAD_AFTER,
     ) -> Client:
         """Call the ClientServer channel `name` at `servers`, their endpoints; `node_id` is this client's name.
 
-        With `keys`, `servers` maps their ids to their endpoints, as for `mesh`.
+        With `keys`, `servers` maps their ids to their endpoints; `probe_interval` and `dead_after` as for `mesh`.
 
         `ValueError`, or `AlreadyExists` for a second client of that name.
         """
         self._check_new_part("client", name, self._clients)
         client = self._clients[name] = Client(
-            name, servers if isinstance(servers, Mapping) else list(servers), node_id, keys
+            name, servers if isinstance(servers, Mapping) else list(servers), node_id, keys, (probe_interval, dead_after)
         )
         return client
 

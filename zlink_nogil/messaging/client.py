@@ -40,7 +40,9 @@ _log = logging.getLogger("zlink_nogil.messaging")
 class ClientNode:
     """A running client, and the `Driver` of its connections."""
 
-    def __init__(self, channel: str, node_id: str, keys: Keys | None, resources: Resources) -> None:
+    def __init__(
+        self, channel: str, node_id: str, keys: Keys | None, liveness: tuple[float, float], resources: Resources
+    ) -> None:
         self._channel = channel
         self._standby = resources.standby
         self._now = _sync.monotonic
@@ -53,7 +55,7 @@ class ClientNode:
         self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake)
         self.operations = Operations(lane, self._socket, resources.slots, resources.pool, self.wake)
         self._outbox = Outbox(me, resources.codecs, self.operations, None, resources.permits, resources.pool)
-        self.servers = Servers(me, self.operations, self._socket, Identity(keys), self.wake)
+        self.servers = Servers(me, self.operations, self._socket, Identity(keys), liveness, self.wake)
         self._line = WaitingLine(self.servers.selector.choose, self._dispatch, self.wake)
         self._watchers: list[_sync.Parker] = []
         self.malformed = 0

@@ -21,6 +21,7 @@ from zlink_nogil.messaging.client import ClientNode
 from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.identity import check_exposure, checked_places
+from zlink_nogil.messaging.liveness import check_liveness
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer, checked_bind, checked_name, checked_weight
 from zlink_nogil.messaging.resources import Resources
@@ -168,7 +169,14 @@ class Client(_Part[ClientNode], Target):
     A call that finds no server ready waits for one, at most 5 s and within its own time; then it is `Unavailable`.
     """
 
-    def __init__(self, name: str, servers: list[str] | Mapping[str, str], node_id: str | None, keys: Keys | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        servers: list[str] | Mapping[str, str],
+        node_id: str | None,
+        keys: Keys | None,
+        liveness: tuple[float, float],
+    ) -> None:
         _Part.__init__(self, f"client {name!r}")
         Target.__init__(self, self._start_call, checked_name("a channel name", name))
         self.name = name
@@ -179,6 +187,7 @@ class Client(_Part[ClientNode], Target):
         if len(self._servers) != len(servers):
             raise ValueError("a server is named twice")
         self._keys = keys
+        self._liveness = check_liveness(*liveness)
 
     def servers(self) -> list[str]:
         """The ids of the servers that are ready now."""
@@ -208,5 +217,6 @@ class Client(_Part[ClientNode], Target):
     def start(self, resources: Resources) -> None:
         """By the host."""
         self._start(
-            lambda: ClientNode(self.name, self.node_id, self._keys, resources), lambda node: node.start(self._servers)
+            lambda: ClientNode(self.name, self.node_id, self._keys, self._liveness, resources),
+            lambda node: node.start(self._servers),
         )

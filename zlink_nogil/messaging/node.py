@@ -30,7 +30,7 @@ from zlink_nogil.messaging.locations import CHANNEL, LocationStore
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.owners import Owners
-from zlink_nogil.messaging.peers import Introduction
+from zlink_nogil.messaging.peers import Introduction, reachable
 from zlink_nogil.messaging.port import MeshPort
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.replies import CompletionIngress, Replies
@@ -86,8 +86,8 @@ class Node:
             mesh,
             node_id,
             generation,
-            _reachable(self._data_in.endpoint, advertise),
-            _reachable(self._completion_in.endpoint, advertise),
+            reachable(self._data_in.endpoint, advertise),
+            reachable(self._completion_in.endpoint, advertise),
             channels,
             most,
         )
@@ -184,11 +184,3 @@ def _any_port(endpoint: str) -> str:
         return endpoint + ".completions"
     address, _, _ = endpoint.rpartition(":")
     return f"{address}:0"
-
-
-def _reachable(endpoint: str, advertise: str | None) -> str:
-    """What other nodes are told: the bound endpoint, with the advertised host in place of a wildcard."""
-    if advertise is None:
-        return endpoint
-    _, _, port = endpoint.rpartition(":")
-    return f"tcp://{advertise}:{port}"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from zlink_nogil.errors import ProtocolError
 
 __all__ = ["ANY_MESH", "CLIENT_SERVER", "DEFAULT_WEIGHT", "ENDPOINT", "MOST_NAME_BYTES", "Introduction", "Link", "Peer"]
-__all__ += ["Source", "checked_bind", "checked_name", "checked_weight"]
+__all__ += ["Source", "checked_bind", "checked_name", "checked_weight", "reachable"]
 
 _PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 ENDPOINT = re.compile(rf"tcp://[^\s:/]+:{_PORT}|tcp://\[[0-9A-Fa-f:.]+\]:{_PORT}|ipc://\S+")
@@ -41,6 +41,14 @@ def checked_weight(weight: int) -> int:
     if not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
         raise ValueError(f"a weight must be from 0 to {MOST_WEIGHT}, not {weight!r}")
     return weight
+
+
+def reachable(endpoint: str, advertise: str | None) -> str:
+    """What others are told: the bound endpoint, with the advertised host in place of a wildcard."""
+    if advertise is None:
+        return endpoint
+    _, _, port = endpoint.rpartition(":")
+    return f"tcp://{advertise}:{port}"
 
 
 def checked_bind(bind: str, advertise: str | None) -> str:

@@ -11,6 +11,7 @@ Guarantees
 Ownership
     `_sessions`, `_weight`, `_leaving`   on the socket's lane; single look-ups by the thread that leads
     `_dropped`                           on the socket's lane
+    `_probe_at`, a session's `heard_at`  the thread that leads
     `_state`                             under `_lock`
     Closing order as `Node`'s: nothing new, what was accepted ends, the port leaves the rotation, the socket, the context.
 """
@@ -29,7 +30,7 @@ from zlink_nogil.messaging.doors import Doors
 from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.owners import Owners
-from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction
+from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, reachable
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.wire import Header, Kind, pack
 from zlink_nogil.state import StateLane, debug_assert_on_lane
@@ -107,7 +108,7 @@ class ServerNode:
         self._probe_at = self._now() + PROBE_EVERY
         self._generation = secrets.randbits(63) | 1
         self._node_id = node_id
-        self.endpoint = self._socket.endpoint if advertise is None else _advertised(self._socket.endpoint, advertise)
+        self.endpoint = reachable(self._socket.endpoint, advertise)
         permits = resources.permits
         self.owners = Owners(resources.pool, resources.policy, permits.most + 1)
         self.inbox = Inbox(
@@ -272,8 +273,3 @@ class ServerNode:
 
 def _sent(error: ZLinkError | None) -> None:
     """For control records: one that is not accepted is said again, or nobody is there."""
-
-
-def _advertised(endpoint: str, host: str) -> str:
-    _, _, port = endpoint.rpartition(":")
-    return f"tcp://{host}:{port}"

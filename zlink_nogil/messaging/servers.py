@@ -22,6 +22,7 @@ from zlink_nogil import _sync
 from zlink_nogil.binding import ClientSocket, Lost
 from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
 from zlink_nogil.messaging.identity import Identity
+from zlink_nogil.messaging.liveness import Liveness
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.ranks import Rank
@@ -35,9 +36,6 @@ __all__ = ["Servers"]
 LEAST_REST: Final = 0.05
 MOST_REST: Final = 5.0
 """Seconds between connections that do not last."""
-PROBE_EVERY: Final = 5.0
-DEAD_AFTER: Final = 15.0
-"""Seconds without any record from a server."""
 
 _log = logging.getLogger("zlink_nogil.messaging")
 _tokens = itertools.count(1)
@@ -53,8 +51,6 @@ class _Link:
     leaving: bool = False
     failures: int = 0
     open_at: float | None = None
-    heard_at: float = 0.0
-    probe_at: float = 0.0
 
 
 class Servers:
@@ -64,6 +60,7 @@ class Servers:
         operations: Operations,
         out: ClientSocket,
         identity: Identity,
+        liveness: tuple[float, float],
         changed: Callable[[], None],
     ) -> None:
         self.lane = StateLane(f"servers of {me.node}", rank=Rank.TOPOLOGY)
@@ -76,6 +73,7 @@ class Servers:
         self._changed = changed
         self._now = _sync.monotonic
         self._links: list[_Link] = []
+        self._liveness: Liveness[bytes] = Liveness(*liveness)  # by alias
         self.watchers = Watchers()
 
     def connect(self, endpoints: Mapping[str, str | None]) -> None:
@@ -96,8 +94,6 @@ class Servers:
         link.token = next(_tokens)
         link.open_at = None
         link.leaving = False
-        link.heard_at = self._now()
-        link.probe_at = link.heard_at + PROBE_EVERY
         self._say(link, Kind.HELLO)
 
     def _say(self, link: _Link, kind: Kind) -> None:
@@ -129,6 +125,8 @@ class Servers:
             )
             return
         link.failures = 0
+        if link.peer is None:
+            self._liveness.watch(alias, self._now())
         link.peer = Peer(them.node, them.node.encode(), them.generation, alias, them.channels, them.max_record_bytes)
         self._publish()
 
@@ -158,10 +156,7 @@ class Servers:
 
     def _heard(self, aliases: set[bytes]) -> None:
         debug_assert_on_lane(self.lane)
-        now = self._now()
-        for link in self._links:
-            if link.alias in aliases:
-                link.heard_at = now
+        self._liveness.heard(aliases, self._now())
 
     # -- loss -------------------------------------------------------------------------------------------------------
 
@@ -177,6 +172,7 @@ class Servers:
     def _lost(self, link: _Link) -> None:
         debug_assert_on_lane(self.lane)
         peer, link.peer = link.peer, None
+        self._liveness.forget(link.alias)
         self._out.run(self._out.disconnect, link.alias)
         self._publish()
         if peer is not None:
@@ -192,23 +188,25 @@ class Servers:
     def _manage(self, now: float) -> float | None:
         debug_assert_on_lane(self.lane)
         for link in self._links:
-            if link.open_at is not None:
-                if link.open_at <= now:
-                    self._open(link)
-            elif link.peer is not None and now >= link.probe_at:
-                self._probe(link, now)
-        times = [time for link in self._links for time in (link.open_at, link.probe_at if link.peer else None)]
+            if link.open_at is not None and link.open_at <= now:
+                self._open(link)
+        self._look_who_lives(now)
+        times = [self._liveness.next(), *(link.open_at for link in self._links)]
         return min((time for time in times if time is not None), default=None)
 
-    def _probe(self, link: _Link, now: float) -> None:
+    def _look_who_lives(self, now: float) -> None:
         debug_assert_on_lane(self.lane)
-        late = now - link.probe_at >= PROBE_EVERY  # a stall of our own: what has come meanwhile was not read yet
-        link.probe_at = now + PROBE_EVERY
-        if now - link.heard_at >= DEAD_AFTER and not late:
-            _log.warning("nothing was heard of the server at %s for %s s: it is given up", link.endpoint, DEAD_AFTER)
-            self._lost(link)
-        elif now - link.heard_at >= PROBE_EVERY:
-            self._say(link, Kind.PROBE)
+        ask, dead = self._liveness.look(now)
+        for link in self._links:
+            if link.alias in dead:
+                _log.warning("nothing was heard of the server at %s: it is given up for dead", link.endpoint)
+                self._lost(link)
+            elif link.alias not in ask:
+                continue
+            elif self._out.run(self._out.is_full, link.alias):
+                self._liveness.not_asked(link.alias)  # it would only pile up
+            else:
+                self._say(link, Kind.PROBE)
 
     # -- candidates -------------------------------------------------------------------------------------------------
 
