@@ -121,8 +121,7 @@ class OutSocket:
         debug_assert_on_lane(self.lane)
         if alias not in self._endpoints:  # ZeroMQ may still say "full" of a connection that is being dropped
             raise Unavailable("the peer is gone; the message was not accepted")
-        line = self._waiting.get(alias)
-        if line is None:
+        if alias not in self._waiting:
             try:
                 taken = self._raw.try_send(alias, record)
             except LookupError:
@@ -132,9 +131,10 @@ class OutSocket:
                 self.retry()
             if taken:
                 return None
-            line = self._waiting[alias] = deque()
+            self._waiting[alias] = deque()
             if len(self._waiting) > 1:
                 self._wake()
+        line = self._waiting[alias]
         while line and line[-1].record is None:  # abandoned: what a stuck peer holds up does not pile up
             line.pop()
         waiting = Waiting(record, done)

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from zlink_nogil import _sync
 from zlink_nogil.dependencies.plan import Lifetime, Plan, Provider
 from zlink_nogil.dependencies.scope import Scope
 from zlink_nogil.errors import AlreadyExists, InvalidOperation, NotConfigured
@@ -90,7 +91,7 @@ class Container:
             raise NotConfigured(f"{_chain(chain, asked)}: a singleton cannot keep what lives in one scope")
         if factory in chain:
             raise NotConfigured(f"{_chain(chain, asked)}: a circle")
-        provider = self._providers.get(asked)
+        provider = _sync.look_up(self._providers, asked)
         if provider is None or keeps is Lifetime.SINGLETON:
             inner = Lifetime.SINGLETON if Lifetime.SINGLETON in (lifetime, keeps) else lifetime
             plan = self._plan(factory, 0, chain, inner)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from zlink_nogil import _sync
 from zlink_nogil.execution.queue import SerialExecutionQueue
 
 __all__ = ["QueueMap"]
@@ -28,7 +29,7 @@ class QueueMap[K]:
         self._first_sweep = self._sweep_at = first_sweep
 
     def get_or_make(self, name: K) -> SerialExecutionQueue:
-        queue = self._queues.get(name)
+        queue = _sync.look_up(self._queues, name)
         if queue is None or queue.retired:
             if len(self._queues) >= self._sweep_at:
                 self.sweep()
@@ -37,7 +38,7 @@ class QueueMap[K]:
 
     def find(self, name: K) -> SerialExecutionQueue | None:
         """Also without owning the map: one look, at one moment."""
-        return self._queues.get(name)
+        return _sync.look_up(self._queues, name)
 
     def all(self) -> list[SerialExecutionQueue]:
         return list(self._queues.values())

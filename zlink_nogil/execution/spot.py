@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import AlreadyExists, InvalidOperation, ShuttingDown, ZLinkError
 from zlink_nogil.execution import _waits
 from zlink_nogil.execution._closing import close_together, end_together
@@ -109,7 +110,7 @@ class SpotSerialExecutor:
     def _execute_actor(self, actor_id: str, work: Callable[[], Any], payload_bytes: int) -> Completion[Any]:
         debug_assert_on_lane(self._lane)
         self._check_open()
-        member = self._members.get(actor_id)
+        member = _sync.look_up(self._members, actor_id)
         if member is not None:
             return member.execute_actor(work, payload_bytes)
         return self._actors.get_or_make(actor_id).enqueue_with_payload_bytes(work, payload_bytes)
@@ -162,7 +163,7 @@ class SpotSerialExecutor:
 
     def _release_member(self, actor_id: str) -> None:
         debug_assert_on_lane(self._lane)
-        actor = self._members.get(actor_id)
+        actor = _sync.look_up(self._members, actor_id)
         if actor is not None:
             actor.leave(self)
             del self._members[actor_id]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from zlink_nogil import _sync
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector
 from zlink_nogil.messaging.watchers import Watchers
@@ -32,7 +33,7 @@ class Candidates:
 
     def _selector(self, channel: str) -> Selector[Peer]:
         debug_assert_on_lane(self._lane)
-        selector = self._selectors.get(channel)
+        selector = _sync.look_up(self._selectors, channel)
         if selector is None:
             selector = self._selectors[channel] = Selector(channel)
             self._offer(channel, selector)

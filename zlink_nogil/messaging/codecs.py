@@ -101,7 +101,7 @@ class Codecs:
         """Use `codec` to send what `matches(declared type)`, before the earlier registrations, and to receive its
         content type. `AlreadyExists` when another codec has that content type."""
         with self._lock:
-            known = self._by_content_type.get(codec.content_type)
+            known = _sync.look_up(self._by_content_type, codec.content_type)
             if known is not None and known is not codec:
                 raise AlreadyExists(f"content type {codec.content_type!r} has a codec already")
             self._by_content_type = {**self._by_content_type, codec.content_type: codec}
@@ -110,7 +110,7 @@ class Codecs:
 
     def for_sending(self, declared: Any) -> Codec:
         chosen = self._chosen
-        codec = chosen.get(declared)
+        codec = _sync.look_up(chosen, declared)
         if codec is None:
             codec = next((codec for matches, codec in self._rules if matches(declared)), self._default)
             if len(chosen) < MOST_CACHED:
@@ -119,7 +119,7 @@ class Codecs:
 
     def for_receiving(self, content_type: str) -> Codec:
         """`ProtocolError` when no codec has exactly this content type."""
-        codec = self._by_content_type.get(content_type)
+        codec = _sync.look_up(self._by_content_type, content_type)
         if codec is None:
             raise ProtocolError(f"no codec for content type {content_type!r}")
         return codec

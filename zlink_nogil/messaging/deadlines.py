@@ -15,6 +15,8 @@ import heapq
 import math
 from typing import TYPE_CHECKING, Final
 
+from zlink_nogil import _sync
+
 if TYPE_CHECKING:
     from zlink_nogil.messaging.operation import Operation
 
@@ -32,7 +34,7 @@ class Deadlines:
     def add(self, operation: Operation) -> None:
         """On lane. Uses `operation.deadline` (monotonic seconds) and sets `operation.bucket`."""
         tick = math.ceil(operation.deadline / TICK)
-        bucket = self._buckets.get(tick)
+        bucket = _sync.look_up(self._buckets, tick)
         if bucket is None:
             bucket = self._buckets[tick] = {}
             heapq.heappush(self._ticks, tick)

@@ -94,10 +94,10 @@ class Direct:
     def start(self, kind: str, asked: Asked, how: Wait | None) -> Completion[Any]:
         self._node.check_usable()
         address = Address(_KINDS[kind], asked.owner_id)
-        route = self._routes.get(address)
+        route = _sync.look_up(self._routes, address)
         if route is not None:
             peer = route.peer
-            if route.good_until > self._now() and self._node.topology.candidates.ready.get(peer.node) is peer:
+            if route.good_until > self._now() and _sync.look_up(self._node.topology.candidates.ready, peer.node) is peer:
                 try:
                     return self._node.outbox.start(_message(address, asked, peer), how)
                 except Unavailable:  # not accepted: its connection has gone
@@ -109,7 +109,7 @@ class Direct:
         """A node has answered `NotHere`: True when the operation goes on."""
         with self._lock:
             self._routes.pop(error.address, None)
-            line = self._lines.get(error.address)
+            line = _sync.look_up(self._lines, error.address)
             if line is not None:
                 line.refuted = True
         if not isinstance(operation, Routed):
@@ -126,7 +126,7 @@ class Direct:
         """Wait for the location of its address; the first asks."""
         address = operation.address
         with self._lock:
-            line = self._lines.get(address)
+            line = _sync.look_up(self._lines, address)
             first = line is None
             if line is None:
                 line = self._lines[address] = _Line()
@@ -216,7 +216,7 @@ class Direct:
         me = self._node.me
         if location.at(me.node, me.generation):
             return None
-        peer = self._node.topology.candidates.ready.get(location.node)
+        peer = _sync.look_up(self._node.topology.candidates.ready, location.node)
         if peer is None or peer.generation != location.generation:
             raise Unavailable(f"node {location.node!r} is not ready")
         return peer
@@ -272,14 +272,14 @@ class Direct:
     def _keeper_or_me(self) -> Peer | None:
         if self._keeper == self._node.me.node:
             return None
-        peer = self._node.topology.candidates.ready.get(self._keeper)
+        peer = _sync.look_up(self._node.topology.candidates.ready, self._keeper)
         if peer is None:
             raise Unavailable(f"node {self._keeper!r}, which keeps the locations, is not ready")
         return peer
 
     def look_for_keeper(self) -> None:
         """On the topology's lane, when the nodes that are ready have changed: a keeper that is new is told everything."""
-        peer = self._node.topology.candidates.ready.get(self._keeper)
+        peer = _sync.look_up(self._node.topology.candidates.ready, self._keeper)
         if peer is self._keeper_peer:
             return
         self._keeper_peer = peer

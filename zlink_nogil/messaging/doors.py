@@ -14,6 +14,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import ShuttingDown, ZLinkError
 from zlink_nogil.messaging.answer import Answer
 from zlink_nogil.messaging.codecs import Codec, Codecs
@@ -110,7 +111,7 @@ class Doors:
         answer: Answer,
     ) -> tuple[Entry, OwnerDelivery]:
         """Find the owner; the error that refuses the record otherwise."""
-        directory = self._directories.get(address.kind)
+        directory = _sync.look_up(self._directories, address.kind)
         entry = None if directory is None else directory.find(address.id) or self._made(directory, address.id)
         if entry is None:
             raise NotHere(address)
@@ -140,7 +141,7 @@ class Doors:
     def _route(self, entry: Entry, encoded: bytes) -> OwnerRoute:
         owner_type: OwnerType = entry.owner_type
         key = (id(owner_type), encoded)  # types are kept as long as the host
-        route = self._routes.get(key)
+        route = _sync.look_up(self._routes, key)
         if route is None:
             content_type, _, name = unpack_route(encoded)
             handling = entry.handling(name)

@@ -101,10 +101,10 @@ class Handlers:
 
     def route(self, encoded: bytes) -> Route:
         """What the route bytes of a header lead to; `NotFound` or `ProtocolError`. Constant time, nothing decoded twice."""
-        route = self._routes.get(encoded)
+        route = _sync.look_up(self._routes, encoded)
         if route is None:
             content_type, channel, name = unpack_route(encoded)
-            handler = self._by_name.get((channel, name)) if name else self._only(channel)
+            handler = _sync.look_up(self._by_name, (channel, name)) if name else self._only(channel)
             if handler is None:
                 raise self._nobody(channel, name)
             reply_codec = None if handler.reply_type is None else self._codecs.for_sending(handler.reply_type)

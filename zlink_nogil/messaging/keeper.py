@@ -131,7 +131,7 @@ class Keeper:
         me = self._me()
         if location.at(me.node, me.generation):
             return True
-        peer = self._ready().get(location.node)
+        peer = _sync.look_up(self._ready(), location.node)
         return peer is not None and peer.generation == location.generation
 
     def _is_over(self, location: Location) -> bool:

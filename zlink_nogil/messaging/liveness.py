@@ -15,6 +15,8 @@ import math
 from collections.abc import Hashable, Iterable
 from typing import Final
 
+from zlink_nogil import _sync
+
 __all__ = ["DEAD_AFTER", "PROBE_INTERVAL", "Liveness", "check_liveness"]
 
 PROBE_INTERVAL: Final = 5.0
@@ -57,7 +59,7 @@ class Liveness[K: Hashable]:
     def heard(self, keys: Iterable[K], now: float) -> None:
         """Something came from these; nothing happens for who is not watched."""
         for key in keys:
-            state = self._watched.get(key)
+            state = _sync.look_up(self._watched, key)
             if state is not None:
                 state.at = now
                 state.asked = False

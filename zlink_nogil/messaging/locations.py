@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from zlink_nogil import _sync
 from zlink_nogil.messaging.wire import Address
 
 __all__ = ["CHANNEL", "Location", "LocationStore", "MemoryLocationStore"]
@@ -54,10 +55,10 @@ class MemoryLocationStore:
         return len(self._locations)
 
     def find(self, address: Address) -> Location | None:
-        return self._locations.get(address)
+        return _sync.look_up(self._locations, address)
 
     def claim(self, address: Address, location: Location) -> Location:
-        known = self._locations.get(address)
+        known = _sync.look_up(self._locations, address)
         if known is not None and not known.at(location.node, location.generation):
             return known
         if known is None:
@@ -69,7 +70,7 @@ class MemoryLocationStore:
         return known
 
     def release(self, address: Address, location: Location) -> None:
-        if self._locations.get(address) == location:
+        if _sync.look_up(self._locations, address) == location:
             del self._locations[address]
 
 

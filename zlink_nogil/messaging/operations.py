@@ -144,7 +144,7 @@ class Operations:
         operation.succeed(record)
 
     def error(self, reply_route: int, error: ZLinkError) -> None:
-        if isinstance(error, NotHere) and self.refused(self._pending.get(reply_route), error):
+        if isinstance(error, NotHere) and self.refused(_sync.look_up(self._pending, reply_route), error):
             return
         operation = self._take(reply_route)
         if operation is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, Record
 from zlink_nogil.errors import ProtocolError
 from zlink_nogil.messaging.answer import Answer
@@ -42,7 +43,7 @@ class MeshPort:
         return records, hot
 
     def answer(self, routing_id: bytes) -> Answer | None:
-        source = self._topology.sources.get(routing_id)
+        source = _sync.look_up(self._topology.sources, routing_id)
         return None if source is None else self._replies.to(source)
 
     def control(self, routing_id: bytes, header: Header, record: bytes) -> None:

@@ -137,7 +137,7 @@ class ServerNode:
         return self._socket.claim(most, most_bytes, until, now)
 
     def answer(self, routing_id: bytes) -> Answer | None:
-        session = self._sessions.get(routing_id)
+        session = _sync.look_up(self._sessions, routing_id)
         if session is not None:
             session.heard_at = self._probe_at - PROBE_EVERY  # in this round: no look at the clock per record
         return session
@@ -173,7 +173,7 @@ class ServerNode:
 
     def _say(self, routing_id: bytes, kind: Kind) -> None:
         debug_assert_on_lane(self._lane)
-        session = self._sessions.get(routing_id)
+        session = _sync.look_up(self._sessions, routing_id)
         if session is None:
             return
         introduction = Introduction(

@@ -348,7 +348,7 @@ class Topology:
 
     def _on_probe(self, routing_id: bytes) -> None:
         debug_assert_on_lane(self.lane)
-        source = self.sources.get(routing_id)
+        source = _sync.look_up(self.sources, routing_id)
         if source is not None and source.link.completion_alias is not None:
             self._say(Kind.ACK, self._completion_out, source.link.completion_alias)
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from zlink_nogil import _sync
 from zlink_nogil.errors import ErrorKind, NotFound, ProtocolError, Unavailable, ZLinkError
 
 __all__ = [
@@ -156,7 +157,7 @@ def unpack(record: bytes) -> Header:
     if version != VERSION:
         raise Malformed(f"unknown version {version}")
     request = (generation, high, low, reply_route) if number == Kind.REQUEST else None
-    kind = _KINDS.get(number)
+    kind = _sync.look_up(_KINDS, number)
     if kind is None:
         raise Malformed(f"unknown kind of record {number}")
     extras_at = HEADER_BYTES + route_size

@@ -193,7 +193,7 @@ class Actors(Directory[ActorEntry]):
                 return
 
     def _see_off(self, actor_id: str, spot: SpotEntry) -> Completion[Any]:
-        entry = self._entries.get(actor_id)
+        entry = _sync.look_up(self._entries, actor_id)
         if entry is None:
             spot.members.pop(actor_id, None)
             return spot.accepted

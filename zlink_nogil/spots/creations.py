@@ -90,7 +90,7 @@ class Creations[E: Entry](ABC):
         debug_assert_on_lane(self._lane)
         self._check_open()
         owner_type, owner_id = wanted.owner_type, wanted.owner_id
-        entry = self._entries.get(owner_id)
+        entry = _sync.look_up(self._entries, owner_id)
         if entry is None:
             entry = _sync.read_by_many(wanted.make(owner_type, owner_id))
             entry.activation = entry.executor.execute_lifecycle(functools.partial(self._activate, entry))

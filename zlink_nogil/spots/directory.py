@@ -162,11 +162,11 @@ class Directory[E: Entry](Creations[E]):
     def _start(self, asked: Asked, how: Wait | None) -> Completion[Any]:
         owner_id = asked.owner_id
         while True:
-            entry = self._entries.get(owner_id) or self._found(owner_id)
+            entry = _sync.look_up(self._entries, owner_id) or self._found(owner_id)
             if entry is None:
                 assert self.elsewhere is not None, "what is nowhere else is made here or refused"
                 return self.elsewhere.start(self.kind, asked, how)
-            handling = entry.owner_type.handlers.get(asked.name) or entry.handling(asked.name)
+            handling = _sync.look_up(entry.owner_type.handlers, asked.name) or entry.handling(asked.name)
             if not asked.is_request:
                 message = Message(entry, handling, asked.value, asked.metadata)
             else:
@@ -177,7 +177,7 @@ class Directory[E: Entry](Creations[E]):
                 return entry.submit(message)
             except ShuttingDown:
                 message.forget()
-                if self._entries.get(owner_id) is entry or self._closed:
+                if _sync.look_up(self._entries, owner_id) is entry or self._closed:
                     raise
             except BaseException:
                 message.forget()
@@ -193,11 +193,11 @@ class Directory[E: Entry](Creations[E]):
 
     def find(self, owner_id: str) -> E | None:
         """Who is here now."""
-        return self._entries.get(owner_id)
+        return _sync.look_up(self._entries, owner_id)
 
     def entry(self, owner_id: str) -> E:
         """`NotFound` when there is none; `InvalidOperation` before the start, `ShuttingDown` after the end."""
-        entry = self._entries.get(owner_id)
+        entry = _sync.look_up(self._entries, owner_id)
         if entry is None:
             self._check_open()
             raise NotFound(f"there is no {self.kind} {owner_id!r}")

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any
 
+from zlink_nogil import _sync
 from zlink_nogil.dependencies import Scope
 from zlink_nogil.errors import InvalidOperation, NotFound, ZLinkError
 from zlink_nogil.execution import ActorSerialExecutor, SpotSerialExecutor, Turn
@@ -86,7 +87,7 @@ class Entry(ABC):
 
     def handling(self, name: str) -> Handling:
         """`NotFound` when no handler takes messages of that name."""
-        handling = self.owner_type.handlers.get(name)
+        handling = _sync.look_up(self.owner_type.handlers, name)
         if handling is None:
             raise NotFound(f"{self.label}, a {self.owner_type.type_name!r}, has no handler for {name!r}")
         return handling

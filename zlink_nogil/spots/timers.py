@@ -125,7 +125,7 @@ class SpotTimers:
     def submit(self, periodic: _Periodic) -> None:
         """A tick is due."""
         with self._lock:
-            if self._timers.get(periodic.name) is not periodic:
+            if _sync.look_up(self._timers, periodic.name) is not periodic:
                 return
             due, now = periodic.due, _sync.monotonic()
             skipped = int((now - due) / periodic.period)
@@ -147,7 +147,7 @@ class SpotTimers:
     def _tick(self, periodic: _Periodic, due: float) -> Any:
         """On the Spot's turn."""
         with self._lock:
-            if self._timers.get(periodic.name) is not periodic:
+            if _sync.look_up(self._timers, periodic.name) is not periodic:
                 return None
             periodic.ticks += 1
             periodic.late = _sync.monotonic() - due
