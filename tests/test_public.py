@@ -102,6 +102,7 @@ SURFACE: dict[str, set[str]] = {
         "Completion",
         "Driver",
         "OnWait",
+        "Role",
         "Runnable",
         "StandBy",
         "Statistics",

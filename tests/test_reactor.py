@@ -303,13 +303,14 @@ def test_what_is_no_descriptor_is_refused(reactor, target, error):
 
 def test_a_closed_descriptor_is_refused(reactor):
     ours, theirs = socket.socketpair()
-    number = ours.fileno()
+    number = os.dup2(ours.fileno(), 900)  # no number that a new descriptor gets
+    os.close(number)
     ours.close()
+    theirs.close()
     with pytest.raises(OSError, match="descriptor"):
         reactor.wait(number, READABLE)
     with pytest.raises(ValueError, match="not an open"):
         reactor.wait(ours, READABLE)
-    theirs.close()
 
 
 def test_a_file_is_refused(reactor):

@@ -16,7 +16,7 @@ from zlink_nogil.binding.inbound import claim_from
 from zlink_nogil.messaging.ingress import MOST_BYTES, MOST_RECORDS, MOST_SECONDS, Ingress
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.wire import HEADER_BYTES, Kind, pack
-from zlink_nogil.scheduler import default_standby
+from zlink_nogil.scheduler import default_pool, default_standby
 from zlink_nogil.state import StateLane
 
 
@@ -94,7 +94,7 @@ class Port:
 
 
 class Nobody:
-    """In place of the stand-by: the test itself leads."""
+    """In place of the stand-by, the pool and its ready set: the test itself leads."""
 
     def add(self, driver: Ingress) -> None:
         """It is not led."""
@@ -102,11 +102,17 @@ class Nobody:
     def remove(self, driver: Ingress) -> None:
         """It was not led."""
 
+    lead = lead_no_more = add
+
+    @property
+    def ready(self) -> Nobody:
+        return self
+
 
 class World:
     def __init__(self, permits: int = 4096) -> None:
         self.permits = Permits(permits)
-        self.ingress = Ingress(self.permits, Nobody())  # type: ignore[arg-type]
+        self.ingress = Ingress(self.permits, Nobody(), Nobody())  # type: ignore[arg-type]
         self.ingress._now = self.now
         self.time = 100.0
         self.tick = 0.0
@@ -338,7 +344,7 @@ class Slow(Port):
 
 def test_nobody_touches_a_port_once_its_removal_has_returned_and_the_others_are_read_on():
     permits = Permits(16)
-    ingress = Ingress(permits, default_standby())
+    ingress = Ingress(permits, default_standby(), default_pool())
     slow, other = Slow(permits), Port(permits)
     ingress.add(other)
     ingress.add(slow)
@@ -380,7 +386,7 @@ class Bound(Port):
 def test_what_has_no_permit_stays_in_zeromq_and_comes_in_order_when_permits_return():
     context = Context()
     permits = Permits(10)
-    ingress = Ingress(permits, default_standby())
+    ingress = Ingress(permits, default_standby(), default_pool())
     ports = [Bound(permits, InSocket(context, new_place(), 100_000)) for _ in range(2)]
     out = OutSocket(context, StateLane("out"), b"node", 100_000, lambda: None)
     for port in ports:

@@ -50,10 +50,15 @@ class Parker:
     that is a little faster; where threads share one, or the machine is busy, it takes twice as long.
     """
 
-    __slots__ = ("_permits",)
+    __slots__ = ("_permits", "bell")
+
+    bell: Callable[[], None] | None
+    """Set by the thread it belongs to while that sleeps in an epoll set instead: `unpark` calls it when the permit is there.
+    Whoever sets it and then finds no permit is rung for the next one."""
 
     def __init__(self) -> None:
         self._permits: SimpleQueue[None] = SimpleQueue()
+        self.bell = None
 
     def park(self, timeout: float | None = None) -> bool:
         """Wait for a permit and take it; False when `timeout` seconds passed without one."""
@@ -66,11 +71,22 @@ class Parker:
             return False
         return True
 
+    def take(self) -> bool:
+        """Take the permit if it is there."""
+        permits = self._permits
+        if permits.empty():
+            return False
+        permits.get()  # nobody else takes
+        return True
+
     def unpark(self) -> None:
         """Give the permit; a second one before the park merges with the first. Takes no lock that a caller could hold."""
         permits = self._permits
         if permits.empty():
             permits.put(None)
+        bell = self.bell
+        if bell is not None:
+            bell()
 
 
 class EventFd:
@@ -121,15 +137,6 @@ class ForkGuard:
         return self._born != _forks
 
 
-def read_by_many[T](value: T) -> T:
-    """Returns `value`, which will be looked up in a dict by many threads at once; it must take weak references.
-
-    A lookup counts references on the value, and on a key that is equal but not the same. It does so without the dict's lock
-    only if other threads hold one at the moment, or the object has ever been weakly referenced, or never dies, as interned
-    strings (3.13t). Else all threads stand in line for that lock.
-    """
-    weakref.ref(value)
-    return value
 def look_up[K, V](table: Mapping[K, V], key: K) -> V | None:
     """`table.get(key)`, at a tenth of a microsecond.
 
@@ -143,3 +150,12 @@ def look_up[K, V](table: Mapping[K, V], key: K) -> V | None:
         return None
 
 
+def read_by_many[T](value: T) -> T:
+    """Returns `value`, which will be looked up in a dict by many threads at once; it must take weak references.
+
+    A lookup counts references on the value, and on a key that is equal but not the same. It does so without the dict's lock
+    only if other threads hold one at the moment, or the object has ever been weakly referenced, or never dies, as interned
+    strings (3.13t). Else all threads stand in line for that lock.
+    """
+    weakref.ref(value)
+    return value

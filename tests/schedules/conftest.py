@@ -10,7 +10,6 @@ import os
 import pytest
 
 from zlink_nogil.scheduler import pool as pool_module
-from zlink_nogil.scheduler.standby import _Seat
 
 from .harness import settings
 
@@ -20,12 +19,6 @@ def pytest_configure(config: pytest.Config) -> None:
     first_seed = os.environ.get("ZLINK_FIRST_SEED")
     settings.first_seed = None if first_seed is None else int(first_seed)
     settings.seed = config.getoption("--seed", None)
-
-
-@pytest.fixture(autouse=True)
-def _order_of_seats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-by goes through a set of its seats: in an order that does not depend on addresses."""
-    monkeypatch.setattr(_Seat, "__hash__", lambda seat: next(iter(seat.driver.descriptors())), raising=False)
 
 
 class _NoWatch:

@@ -35,9 +35,9 @@ def give_take_close(s: Scenario) -> None:
 
 
 def test_give_take_close() -> None:
-    run_random(give_take_close, 200)
+    run_random(give_take_close, 150)
     run_exhaustive(give_take_close, preemptions=1, switches=0)
-    run_lines(give_take_close, MODULES, 80)
+    run_lines(give_take_close, MODULES, 200)
 
 
 def leave_while_another_takes(s: Scenario) -> None:

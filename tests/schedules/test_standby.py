@@ -4,57 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from zlink_nogil import _sync
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.scheduler import StandBy
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
+from .mailbox import Mailbox, rest
 
 MODULES = ["zlink_nogil.scheduler.standby"]
-
-
-class Role:
-    """A driver with a mailbox; `remove` must be the end of it."""
-
-    def __init__(self, s: Scenario, name: str) -> None:
-        self.s = s
-        self.name = name
-        self.fd = _sync.EventFd()
-        self.mail = 0
-        self.read = _sync.Event()
-        self.inside: set[int] = set()
-        self.removed = False
-        self.rotations = 0
-        self.due: float | None = None
-
-    def descriptors(self) -> Collection[int]:
-        return (self.fd.fileno(),)
-
-    def rotate(self) -> float | None:
-        with self.s.alone(self.inside, "one thread leads"):
-            self.s.expect(not self.removed, "nobody touches a driver that was removed")
-            self.rotations += 1
-            self.fd.clear()
-            if self.mail:
-                self.mail = 0
-                self.read.set()
-            return self.due
-
-    def wake(self) -> None:
-        self.fd.set()
-
-    def post(self) -> None:
-        self.mail += 1
-        self.wake()
-
-    def lead(self, standby: StandBy) -> None:
-        """A life: added, written to, read, removed."""
-        self.removed = False
-        standby.add(self)
-        self.post()
-        self.read.wait()
-        standby.remove(self)
-        self.removed = True
 
 
 def threads(s: Scenario) -> list[bool]:
@@ -65,8 +21,8 @@ def threads(s: Scenario) -> list[bool]:
 def lives(s: Scenario) -> None:
     """Mail is read and removed drivers are left alone, whoever else comes and goes; in the end no thread is left."""
     standby = StandBy()
-    s.thread("a", Role(s, "a").lead, standby)
-    s.thread("b", Role(s, "b").lead, standby)
+    s.thread("a", Mailbox(s, "a").lead, standby)
+    s.thread("b", Mailbox(s, "b").lead, standby)
     s.check("its thread has ended", lambda: all(threads(s)))
 
 
@@ -81,7 +37,7 @@ def one_comes_as_the_last_one_goes(s: Scenario) -> None:
     standby = StandBy()
 
     def come_and_go() -> None:
-        role = Role(s, "x")
+        role = Mailbox(s, "x")
         standby.add(role)
         standby.remove(role)
         role.removed = True
@@ -102,7 +58,7 @@ def again_and_again(s: Scenario) -> None:
 
     def lead() -> None:
         for name in ("first", "second"):
-            Role(s, name).lead(standby)
+            Mailbox(s, name).lead(standby)
             s.expect(all(threads(s)), "the thread ends with its last driver")
 
     s.thread("a", lead)
@@ -118,7 +74,7 @@ def test_again_and_again() -> None:
 def mail_for_one_who_is_being_removed(s: Scenario) -> None:
     """Others write while a driver comes and goes; who stays is read."""
     standby = StandBy()
-    stays, goes = Role(s, "stays"), Role(s, "goes")
+    stays, goes = Mailbox(s, "stays"), Mailbox(s, "goes")
 
     def come_and_go() -> None:
         standby.add(goes)
@@ -150,7 +106,7 @@ def test_mail_for_one_who_is_being_removed() -> None:
 def deadlines(s: Scenario) -> None:
     """A driver is called at its deadline and not before, whatever the others do; without one it is left to sleep."""
     standby = StandBy()
-    clock, other = Role(s, "clock"), Role(s, "other")
+    clock, other = Mailbox(s, "clock"), Mailbox(s, "other")
     clock.due = s.now + 5.0
     times: list[float] = []
     rotate = clock.rotate
@@ -168,7 +124,7 @@ def deadlines(s: Scenario) -> None:
         standby.add(clock)
         clock.read.wait()
         s.expect(s.now < 1005.1, "in time")
-        s.sleep(1.0)
+        rest(s, 1.0)
         standby.remove(clock)
 
     s.thread("a", wait)
@@ -181,7 +137,7 @@ def test_deadlines() -> None:
     run_exhaustive(deadlines, preemptions=1, switches=0)
 
 
-class Unwatchable(Role):
+class Unwatchable(Mailbox):
     def descriptors(self) -> Collection[int]:
         return (*super().descriptors(), 999)
 
@@ -200,7 +156,7 @@ def one_that_cannot_be_watched(s: Scenario) -> None:
         else:
             s.expect(False, "it was refused")
 
-    s.thread("a", Role(s, "a").lead, standby)
+    s.thread("a", Mailbox(s, "a").lead, standby)
     s.thread("b", add_bad)
     s.check("its thread has ended", lambda: all(threads(s)))
 
@@ -213,7 +169,7 @@ def test_one_that_cannot_be_watched() -> None:
 def one_adds_another(s: Scenario) -> None:
     """In its rotation, on the thread itself: who is added soon is led; what would wait for the thread is refused."""
     standby = StandBy()
-    host, guest = Role(s, "host"), Role(s, "guest")
+    host, guest = Mailbox(s, "host"), Mailbox(s, "guest")
     rotate = host.rotate
     refused: list[type[Exception]] = []
 

@@ -218,10 +218,10 @@ class Host:
         """Bind, and begin to receive. `OSError` when an endpoint cannot be bound; nothing runs then."""
         with self._lock:
             self._move(_State.RUNNING)
-            standby = default_standby()
-            ingress = self._ingress = Ingress(self._permits, standby)
+            standby, pool = default_standby(), self._pool()
+            ingress = self._ingress = Ingress(self._permits, standby, pool)
             resources = Resources(
-                self._pool(),
+                pool,
                 standby,
                 self._permits,
                 self._slots,

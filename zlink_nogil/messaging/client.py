@@ -61,7 +61,7 @@ class ClientNode:
         self.malformed = 0
 
     def start(self, endpoints: Mapping[str, str | None]) -> None:
-        self._standby.add(self)
+        self.operations.role = self._standby.add(self)
         self.servers.connect(endpoints)
 
     def check_usable(self) -> None:

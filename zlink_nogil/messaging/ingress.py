@@ -8,7 +8,7 @@ Guarantees
     come first in the next one, which follows at once.
 
 Ownership
-    `_ports`   replaced under `_changing`, while nobody leads
+    `_ports`, `_role`   under `_changing`; the ports are replaced while nobody leads
     the rest belongs to the thread that leads; `wake` is thread-safe
 """
 
@@ -25,7 +25,7 @@ from zlink_nogil.messaging.delivery import Delivery
 from zlink_nogil.messaging.inbox import Inbox, Owner
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack
-from zlink_nogil.scheduler import StandBy
+from zlink_nogil.scheduler import Role, StandBy, WorkerPool
 
 __all__ = ["Ingress", "Port"]
 
@@ -67,11 +67,13 @@ class Port(Protocol):
 
 
 class Ingress:
-    """A `Driver`, led by the stand-by as long as it has a port."""
+    """A `Driver`, led by a worker with nothing to run or by the stand-by, as long as it has a port."""
 
-    def __init__(self, permits: Permits, standby: StandBy) -> None:
+    def __init__(self, permits: Permits, standby: StandBy, pool: WorkerPool) -> None:
         self._permits = permits
         self._standby = standby
+        self._ready = pool.ready
+        self._role: Role | None = None
         self._changing = _sync.Lock()
         self._ports: tuple[Port, ...] = ()
         self._wakeup = _sync.EventFd()
@@ -90,11 +92,14 @@ class Ingress:
 
     def _change(self, change: Callable[[tuple[Port, ...]], tuple[Port, ...]]) -> None:
         with self._changing:
-            if self._ports:
+            if self._role is not None:
+                self._ready.lead_no_more(self._role)
                 self._standby.remove(self)
+                self._role = None
             self._ports = change(self._ports)
             if self._ports:
-                self._standby.add(self)
+                self._role = self._standby.add(self)
+                self._ready.lead(self._role)
             else:
                 self._permits.forget(self.wake)
 

@@ -143,7 +143,7 @@ class Node:
         standby = self._resources.standby
         if self._authenticator is not None:
             standby.add(self._authenticator)
-        standby.add(self.completions)
+        self.operations.role = standby.add(self.completions)
         self._resources.ingress.add(self._port)
         self.topology.connect(peers)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import CapacityExceeded, ProtocolError, ZLinkError
-from zlink_nogil.scheduler import Completion, OnWait, WorkerPool
+from zlink_nogil.scheduler import Completion, OnWait, Role, WorkerPool
 
 if TYPE_CHECKING:
     from zlink_nogil.binding import Waiting
@@ -60,7 +60,7 @@ class Operation(Completion[Any]):
     `decode` turns the reply's record into the value, once, on the thread of whoever asks first; `None` for a send.
     """
 
-    __slots__ = ("_decode", "_decoding", "_slots", "bucket", "deadline", "peer", "reply_route", "waiting")
+    __slots__ = ("_decode", "_decoding", "_role", "_slots", "bucket", "deadline", "peer", "reply_route", "waiting")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Operation(Completion[Any]):
         pool: WorkerPool,
         canceller: Callable[[Operation], bool],
         on_wait: OnWait | None,
+        role: Role | None,
     ) -> None:
         super().__init__(pool, lambda: canceller(self), on_wait)
         self.reply_route = reply_route
@@ -79,9 +80,17 @@ class Operation(Completion[Any]):
         self.peer = peer
         self.bucket: dict[int, Operation] = {}
         self.waiting: Waiting | None = None
+        self._role = role
         self._slots = slots
         self._decode = decode
         self._decoding = _sync.Lock()
+
+    def _park(self, parker: _sync.Parker, timeout: float | None) -> None:
+        """Who waits for another node leads the completion role, if nobody else does (decision 7)."""
+        if self._role is None or self.peer is None:
+            super()._park(parker, timeout)
+        else:
+            self._role.wait_for(self, parker, timeout)
 
     def settled(self) -> None:
         self._slots.give_back()

@@ -25,7 +25,7 @@ from zlink_nogil.errors import DeadlineExceeded, ShuttingDown, Unavailable, ZLin
 from zlink_nogil.messaging.deadlines import Deadlines
 from zlink_nogil.messaging.operation import Operation, Slots
 from zlink_nogil.messaging.wire import NotHere
-from zlink_nogil.scheduler import OnWait, WorkerPool
+from zlink_nogil.scheduler import OnWait, Role, WorkerPool
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Operations"]
@@ -50,6 +50,8 @@ class Operations:
         self._closed = False
         self._late = 0
         self._late_lock = _sync.Lock()
+        self.role: Role | None = None
+        """Brings the answers; set at the start, before anybody can ask."""
         self.refused: Callable[[Operation | None, NotHere], bool] = _nobody_looks_again
         """Called with what is pending, if it is, when a node says that it has no such owner; True: it goes on.
 
@@ -67,7 +69,7 @@ class Operations:
     ) -> O:
         """An operation with a fresh reply route, not registered yet."""
         deadline = self._now() + timeout
-        return make(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait)
+        return make(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait, self.role)
 
     def submit(self, operation: Operation, start: Callable[[Operation], bool]) -> bool:
         """Register `operation` and `start` it, in one turn; True.

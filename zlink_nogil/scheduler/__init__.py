@@ -3,6 +3,7 @@
 from zlink_nogil.scheduler.completion import Completion, OnWait
 from zlink_nogil.scheduler.driver import Driver
 from zlink_nogil.scheduler.pool import WorkerPool, default_pool
+from zlink_nogil.scheduler.role import Role
 from zlink_nogil.scheduler.standby import StandBy, default_standby
 from zlink_nogil.scheduler.statistics import Statistics
 from zlink_nogil.scheduler.suspension import Suspension, Wait, Waker
@@ -12,6 +13,7 @@ __all__ = [
     "Completion",
     "Driver",
     "OnWait",
+    "Role",
     "Runnable",
     "StandBy",
     "Statistics",

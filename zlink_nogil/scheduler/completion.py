@@ -203,7 +203,7 @@ class Completion[T](Suspension):
             return
         try:
             with HandOver():
-                interrupts.park(parker, timeout)
+                self._park(parker, timeout)
         finally:
             if not self.done():
                 self.remove_waker(wake)
@@ -211,6 +211,10 @@ class Completion[T](Suspension):
                 on_wait(self, Wait.OVER)
         if not self.done():
             raise DeadlineExceeded(f"no outcome within {timeout} s; the operation goes on")
+
+    def _park(self, parker: _sync.Parker, timeout: float | None) -> None:
+        """Sleep until the outcome is there, when `parker` is unparked, or the time is over."""
+        interrupts.park(parker, timeout)
 
     def tell(self, how: Wait) -> OnWait | None:
         """Somebody begins to wait; raises what `on_wait` raises. For whoever waits with a suspension of his own."""

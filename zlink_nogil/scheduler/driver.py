@@ -1,7 +1,7 @@
 """`Driver`: what a thread that waits for sockets asks of a role (decision 7).
 
-A driver owns the descriptors of one role (ingress or completion) of one node. Whoever leads it - today the stand-by
-thread - calls `rotate` and then sleeps on `descriptors()` until `rotate`'s deadline. Only one thread leads at a time.
+A driver owns the descriptors of one role (ingress or completion). Whoever leads it (`role.py`) calls `rotate` and then
+sleeps on `descriptors()` until `rotate`'s deadline. Only one thread leads at a time.
 """
 
 from __future__ import annotations

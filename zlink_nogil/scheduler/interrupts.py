@@ -2,9 +2,9 @@
 
 An interrupt between the two frames of one message would desynchronise a socket, and one inside a critical section would
 leave it half done. While a host runs, the SIGINT handler therefore looks at where the main thread is: in the user's own
-code or in `park` it raises at once; anywhere else in the runtime it leaves a mark, and the next safe point raises.
+code, in `park` or `poll` it raises at once; anywhere else in the runtime it leaves a mark, and the next safe point raises.
 
-Ownership: `_pending` and `_previous` are read and written by the main thread only (signal handlers run there).
+Ownership: `_pending` and `_previous` are written by the main thread only (signal handlers run there).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from zlink_nogil import _sync
 
-__all__ = ["install", "park", "raise_if_interrupted", "restore"]
+__all__ = ["install", "may_lead", "park", "poll", "raise_if_interrupted", "restore"]
 
 LONGEST_DEAFNESS: Final = 0.5
 """Seconds."""
@@ -66,6 +66,19 @@ def park(parker: _sync.Parker, timeout: float | None = None) -> bool:
             return False
 
 
+def poll(epoll: _sync.Epoll, timeout: float) -> list[tuple[int, int]]:
+    """`epoll.poll(timeout)`, none for -1, as a safe point; in the main thread it may return with nothing before the time."""
+    if _sync.current_thread() is not _sync.main_thread():
+        return epoll.poll(timeout)
+    raise_if_interrupted()
+    return epoll.poll(LONGEST_DEAFNESS if timeout < 0 else min(timeout, LONGEST_DEAFNESS))
+
+
+def may_lead() -> bool:
+    """Can no interrupt come between two frames of one message on this thread?"""
+    return bool(_previous) or _sync.current_thread() is not _sync.main_thread()
+
+
 def raise_if_interrupted() -> None:
     """A safe point without a wait."""
     global _pending
@@ -96,7 +109,7 @@ def _interruptible(frame: FrameType | None) -> bool:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module == _PACKAGE or module.startswith(_PACKAGE + "."):
-            if frame.f_code in (park.__code__, raise_if_interrupted.__code__):
+            if frame.f_code in (park.__code__, poll.__code__, raise_if_interrupted.__code__):
                 return True
             if module != _sync.__name__:
                 return False

@@ -17,7 +17,7 @@ Ownership
     `_injector`, `_idle`, `_searching`, `_closed`, `staying`, `Worker.asleep`, `Worker.left`  under `_lock`
     `Worker.local`   appended by the thread at that place; taken by anybody, one atomic operation at a time
     `Worker.pinned`  appended under `_lock`, or by the thread at that place
-    `workers`        replaced under `_lock`, never changed
+    `workers`, `roles`  replaced under `_lock`, never changed
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Final, Protocol
 
 from zlink_nogil import _sync
 from zlink_nogil.scheduler import interrupts
+from zlink_nogil.scheduler.role import LED, Role
 from zlink_nogil.scheduler.timers import Timers
 from zlink_nogil.scheduler.worker import Runnable, Worker
 
@@ -64,6 +65,7 @@ class ReadySet:
         "_searching",
         "_unfinished",
         "deferred",
+        "roles",
         "staying",
         "stirred",
         "timers",
@@ -78,6 +80,7 @@ class ReadySet:
         self._closed = False
         self._unfinished = unfinished
         self.deferred: deque[Runnable] = deque()
+        self.roles: tuple[Role, ...] = ()
         self.workers = workers
         self.staying = len(workers)
         self.stirred: Callable[[], None] | None = None
@@ -166,24 +169,38 @@ class ReadySet:
         """Look everywhere, lie down, look once more, sleep; until there is something. Counted in `_searching` meanwhile."""
         with self._lock:
             self._searching += 1
+        try:
+            runnable = self._search_and_sleep(worker, until)
+        finally:
+            led, worker.role = worker.role, None
+            if led is not None:
+                led.leave()
+        if led is not None and self.stirred is not None:
+            self.stirred()  # nobody has woken it
+        return runnable
+
+    def _search_and_sleep(self, worker: Worker, until: _Ends | None) -> Runnable | None:
         while True:
             runnable, ended = self._find(worker), False
-            spins = SPINS
+            spins = SPINS if runnable is None and self._lead(worker) is None else 0  # who leads is woken cheaply
             while runnable is None and spins and self._searching == 1:
                 spins -= 1
                 runnable = self._find(worker)
             if runnable is None:
                 if not self._lie_down(worker):
                     return None
+                led = None
                 try:
                     runnable = self._find(worker)
                     if runnable is None:
-                        self._sleep(worker, until)
+                        led = self._sleep(worker, until)
                 except BaseException:  # Ctrl-C in the main thread
                     self._get_up(worker)
                     self._stop_searching()
                     raise
                 self._get_up(worker)
+                if led is not None:
+                    led.rotate()  # what that makes ready is found here, and wakes no other worker for it
                 ended = until is not None and until.done()
             if runnable is not None or ended:
                 self._stop_searching()
@@ -257,17 +274,35 @@ class ReadySet:
             self._idle.append(worker)
             return True
 
-    def _sleep(self, worker: Worker, until: _Ends | None) -> None:
-        """Until somebody rouses it, a timer is due, or it is wanted for something else."""
-        parker = worker.parker
+    def _sleep(self, worker: Worker, until: _Ends | None) -> Role | None:
+        """Until somebody rouses it, a timer is due, or it is wanted for something else; leads meanwhile if a role is free.
+
+        Returns a role that it leads and that is to be rotated.
+        """
         worker.parks += 1
         while worker.asleep and not (until is not None and until.done()):
             left = self._time_left(worker)
             if left is not None and left <= 0.0:
-                return
-            woken = interrupts.park(parker, left)
-            if woken and self.deferred:
-                return
+                return None
+            role = self._lead(worker)
+            if role is None:
+                interrupts.park(worker.parker, left)
+            elif role.wait(worker.parker, left):
+                return role
+            if self.deferred:
+                return None
+        return None
+
+    def _lead(self, worker: Worker) -> Role | None:
+        """The role that `worker` leads, if there is one for it (decision 7)."""
+        if worker.role is not None:
+            if worker.role.state == LED:
+                return worker.role
+            worker.role.leave()
+            worker.role = None
+        if self.roles and not worker.guest:
+            worker.role = next((role for role in self.roles if role.take(worker.parker)), None)
+        return worker.role
 
     def _time_left(self, worker: Worker) -> float | None:
         """Seconds to the nearest timer for the one who keeps the time, None for the others."""
@@ -368,6 +403,15 @@ class ReadySet:
             sleeper = self._rouse(self._idle[-1]) if more else None
         self._unpark(sleeper)
         return []
+
+    def lead(self, role: Role) -> None:
+        """From now on a worker that sleeps leads `role`, if nobody else does. `lead_no_more` before it is over."""
+        with self._lock:
+            self.roles = (*self.roles, role)
+
+    def lead_no_more(self, role: Role) -> None:
+        with self._lock:
+            self.roles = tuple(other for other in self.roles if other is not role)
 
     def counts(self) -> tuple[int, int, int, int]:
         """(injected, in the workers' queues, idle, searching) at one moment."""

@@ -20,6 +20,7 @@ from zlink_nogil import _sync
 
 if TYPE_CHECKING:
     from zlink_nogil.scheduler.pool import WorkerPool
+    from zlink_nogil.scheduler.role import Role
 
 __all__ = ["Runnable", "Worker", "here"]
 
@@ -49,6 +50,7 @@ class Worker:
         "parks",
         "pinned",
         "pool",
+        "role",
         "round_ends",
         "running",
         "seed",
@@ -66,6 +68,7 @@ class Worker:
         self.pinned: deque[Runnable] = deque()
         self.source = self.local  # where the present runnable came from, and goes back to
         self.parker = _sync.Parker()
+        self.role: Role | None = None  # what it leads while it sleeps
         self.asleep = False
         self.filled = guest  # has a thread, or had one
         self.left = False

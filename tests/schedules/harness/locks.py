@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from zlink_nogil import _sync
@@ -269,12 +270,16 @@ class Parker(_sync.Parker):
     def __init__(self) -> None:
         self._permit = _Permit("Parker")
         self._permit.take()
+        self.bell = None
 
     def park(self, timeout: float | None = None) -> bool:
         return self._permit.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
+    def take(self) -> bool:
+        return self._permit.acquire(blocking=False)
+
     def unpark(self) -> None:
-        try:
+        with suppress(RuntimeError):  # a permit is already there
             self._permit.release()
-        except RuntimeError:
-            return  # a permit is already there
+        if self.bell is not None:
+            self.bell()
