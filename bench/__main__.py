@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import report
 from bench.actors import ROWS as ACTORS
 from bench.measure import Cell, Plan, Void
+from bench.messaging import CELLS as LEADING
 from bench.scheduler import CELLS as SCHEDULER
 
 
@@ -82,6 +83,28 @@ def actors(
 ) -> None:
     """Messages to actors, answers, memory, threads; next to Pykka."""
     run("actors", ACTORS, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
+
+
+@main.command()
+@RUNS
+@ROWS
+@MORE
+@WORKERS
+@SCALE
+@JSON
+@ALLOW_GIL
+def leading(
+    runs: int,
+    rows: tuple[str, ...],
+    more: tuple[str, ...],
+    workers: int,
+    scale: float,
+    file: Path | None,
+    allow_gil: bool,
+) -> None:
+    """Requests with workers and callers in the sockets; next to the stand-by doing it all."""
+    cells = {name: partial(_one, cell) for name, cell in LEADING.items()}
+    run("leading", cells, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
 
 
 type Cells = Mapping[str, Callable[[Plan], list[Cell]]]

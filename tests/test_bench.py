@@ -112,6 +112,18 @@ def test_a_plan_scales_but_not_to_nothing() -> None:
     assert (plan.count(20_000), plan.count(10)) == (20, 2)
 
 
+def test_leading_is_measured_next_to_the_stand_by(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    chosen = ("--rows", "serial_1024", "window_4096")
+    arguments = ("leading", "--runs", "1", "--scale", "0.01", "--allow-gil", "--json", str(file), *chosen)
+    done = run(sys.executable, "-m", "bench", *arguments, cwd=ROOT, PYTHON_GIL=GIL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = {cell["name"]: cell for cell in json.loads(file.read_text())["cells"]}
+    assert cells.keys() == {"serial_1024", "window_4096"}
+    assert all(cell["ratio_standby"] > 0 for cell in cells.values())
+    assert (cells["serial_1024"]["items"], cells["window_4096"]["items"]) == (50, 200)
+
+
 def test_actors_get_everything_whoever_runs_them(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     rows = ("tell_1", "tell_100", "ask_100", "ask_serial_1", "idle_1000")
