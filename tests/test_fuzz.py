@@ -20,7 +20,7 @@ def test_bad_frames_at_every_socket_break_nothing() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counts = dict(re.findall(r"'(\w+)': (\d+)", done.stdout))
-    assert int(counts["malformed"]) > 20_000
+    assert int(counts["malformed"]) > 2_000
     assert int(counts["refused"]) > 0
     assert int(counts["late"]) > 0
     assert counts["pending"] == "0"
