@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bench.measure import OURS, Cell, Plan, Void, compare
-from bench.messaging.node import PATTERNS
 
 __all__ = ["CELLS"]
 
@@ -42,5 +41,5 @@ def _run(pattern: str, payload: int, count: int, who: str, workers: int) -> floa
 
 
 CELLS: Final[Mapping[str, Callable[[Plan], Cell]]] = {
-    f"{pattern}_{payload}": functools.partial(_cell, pattern, payload) for pattern in PATTERNS for payload in PAYLOADS
+    f"{pattern}_{payload}": functools.partial(_cell, pattern, payload) for pattern in FULL for payload in PAYLOADS
 }

@@ -16,8 +16,6 @@ from typing import Any, Final
 from zlink_nogil import Channel, Completion, Context, Host
 from zlink_nogil.scheduler import Role
 
-__all__ = ["PATTERNS"]
-
 WINDOW: Final = 100
 WARM_UP: Final = 0.2
 
