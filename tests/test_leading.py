@@ -124,3 +124,19 @@ def test_with_every_worker_busy_the_stand_by_leads(net, monkeypatch):
     assert set(read) == {"zlink-standby"}
     held.gate.set()
     assert [each.result(PATIENCE) for each in (*first, second)] == [b"0", b"1", b"2"]
+
+
+def test_idle_leaders_sleep_in_one_call_each(net, monkeypatch):
+    client, server = net.pair(echo)
+    assert client.work.request(b"x", reply=bytes).result(PATIENCE) == b"x"
+    eventually(lambda: ingress(server).state == LED, "an idle worker leads")
+    sleeps: list[float] = []
+    poll = interrupts.poll
+
+    def counted(epoll: Any, timeout: float) -> Any:
+        sleeps.append(timeout)
+        return poll(epoll, timeout)
+
+    monkeypatch.setattr(interrupts, "poll", counted)
+    threading.Event().wait(0.3)
+    assert len(sleeps) <= 2, "what was begun may still be finished"

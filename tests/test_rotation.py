@@ -15,6 +15,7 @@ from zlink_nogil.binding import Context, InSocket, OutSocket, Record
 from zlink_nogil.binding.inbound import claim_from
 from zlink_nogil.messaging.ingress import MOST_BYTES, MOST_RECORDS, MOST_SECONDS, Ingress
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.tracing import Tracer
 from zlink_nogil.messaging.wire import HEADER_BYTES, Kind, pack
 from zlink_nogil.scheduler import default_pool, default_standby
 from zlink_nogil.state import StateLane
@@ -112,7 +113,7 @@ class Nobody:
 class World:
     def __init__(self, permits: int = 4096) -> None:
         self.permits = Permits(permits)
-        self.ingress = Ingress(self.permits, Nobody(), Nobody())  # type: ignore[arg-type]
+        self.ingress = Ingress(self.permits, Nobody(), Nobody(), Tracer())  # type: ignore[arg-type]
         self.ingress._now = self.now
         self.time = 100.0
         self.tick = 0.0
@@ -344,7 +345,7 @@ class Slow(Port):
 
 def test_nobody_touches_a_port_once_its_removal_has_returned_and_the_others_are_read_on():
     permits = Permits(16)
-    ingress = Ingress(permits, default_standby(), default_pool())
+    ingress = Ingress(permits, default_standby(), default_pool(), Tracer())
     slow, other = Slow(permits), Port(permits)
     ingress.add(other)
     ingress.add(slow)
@@ -386,7 +387,7 @@ class Bound(Port):
 def test_what_has_no_permit_stays_in_zeromq_and_comes_in_order_when_permits_return():
     context = Context()
     permits = Permits(10)
-    ingress = Ingress(permits, default_standby(), default_pool())
+    ingress = Ingress(permits, default_standby(), default_pool(), Tracer())
     ports = [Bound(permits, InSocket(context, new_place(), 100_000)) for _ in range(2)]
     out = OutSocket(context, StateLane("out"), b"node", 100_000, lambda: None)
     for port in ports:

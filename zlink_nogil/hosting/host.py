@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import Final, Self
 
 from zlink_nogil import _sync
@@ -35,6 +36,7 @@ from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.peers import DEFAULT_WEIGHT
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.tracing import Tracer, Tracing
 from zlink_nogil.messaging.wire import OwnerKind
 from zlink_nogil.scheduler import WorkerPool, default_pool, default_standby, interrupts
 from zlink_nogil.scheduler.spawning import spawn
@@ -106,6 +108,7 @@ class Host:
         self._lock = _sync.Lock()
         self._state = _State.NEW
         self._ingress: Ingress | None = None
+        self._tracer = Tracer()
         self._stop = _sync.Parker()
         self._closed = _sync.Event()
         self._deferring = False
@@ -219,7 +222,7 @@ class Host:
         with self._lock:
             self._move(_State.RUNNING)
             standby, pool = default_standby(), self._pool()
-            ingress = self._ingress = Ingress(self._permits, standby, pool)
+            ingress = self._ingress = Ingress(self._permits, standby, pool, self._tracer)
             resources = Resources(
                 pool,
                 standby,
@@ -232,9 +235,11 @@ class Host:
                 self.container,
                 self._filters,
                 {OwnerKind.SPOT: self.spots, OwnerKind.ACTOR: self.actors},
+                self._tracer,
             )
         self._deferring = interrupts.install()
         try:
+            self._tracer.start_if_asked()
             self.container.seal()
             for directory in (self.spots, self.actors):
                 directory.plan(self.container)
@@ -254,6 +259,15 @@ class Host:
             gc.set_threshold(self._gc_threshold)
         if self._gc_freeze:
             gc.freeze()
+
+    def trace(self, path: str | Path, *, sample: int = 1) -> Tracing:
+        """Write what happens to every `sample`-th message that is sent here, and to those that others sample, until `close`.
+
+        `tools/trace_report.py` reads it; `messaging/tracing.py` says what is in it. The same as `ZLINK_TRACE=path` and
+        `ZLINK_TRACE_SAMPLE=n` from the start on, but for the file's name: there it is `path-PID-N.jsonl`, N by host.
+        `InvalidOperation` while there is a trace already, `ValueError` for a bad `sample`, `OSError` for a bad path.
+        """
+        return self._tracer.start(Path(path), sample)
 
     def wait_ready(self, timeout: float = 5.0) -> None:
         """Block until every node named in `peers` is ready, both ways, and every server of every client.
@@ -315,6 +329,7 @@ class Host:
             _log.error("closed with work still running: %s", error)
         finally:
             self.container.close()
+            self._tracer.close()
             self._stop.unpark()
             self._closed.set()
 

@@ -54,7 +54,7 @@ class ClientNode:
         lane = StateLane(f"client {channel}/{node_id}", rank=Rank.SOCKET)
         self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake)
         self.operations = Operations(lane, self._socket, resources.slots, resources.pool, self.wake)
-        self._outbox = Outbox(me, resources.codecs, self.operations, None, resources.permits, resources.pool)
+        self._outbox = Outbox(me, self.operations, None, resources)
         self.servers = Servers(me, self.operations, self._socket, Identity(keys), liveness, self.wake)
         self._line = WaitingLine(self.servers.selector.choose, self._dispatch, self.wake)
         self._watchers: list[_sync.Parker] = []

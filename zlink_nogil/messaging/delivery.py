@@ -6,7 +6,8 @@ Guarantees
     made for the handler is cleaned up once, when that is over, however it ended.
 
 Ownership
-    read-only after construction, but for `_permit` and `_scope`, which belong to whoever runs or ends the turn
+    read-only after construction, but for `mark`, set before it is admitted, and `_permit` and `_scope`, which belong to
+    whoever runs or ends the turn
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from zlink_nogil.execution import Turn
 from zlink_nogil.messaging.answer import Answer, send_error, send_reply
 from zlink_nogil.messaging.handlers import Route
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.tracing import Mark
 from zlink_nogil.messaging.wire import HEADER_BYTES, Header, Kind, NotHere, pack_route
 
 __all__ = ["Context", "Delivery"]
@@ -69,6 +71,7 @@ class Delivery(Turn):
         "_route",
         "_scope",
         "deadline",
+        "mark",
         "metadata",
     )
 
@@ -95,6 +98,7 @@ class Delivery(Turn):
         self._permits = permits
         self._permit = True
         self._scope: Scope | None = None
+        self.mark: Mark | None = None
         self._most = min(max_record_bytes, answer.max_record_bytes)
 
     @property
@@ -106,6 +110,9 @@ class Delivery(Turn):
         return self._header.operation_high, self._header.operation_low
 
     def begin(self) -> Any:
+        mark = self.mark
+        if mark is not None:
+            mark.note("W1")
         if _sync.monotonic() >= self.deadline:
             raise DeadlineExceeded("the request waited for its turn until its deadline")
         handler = self._route.handler
@@ -115,6 +122,10 @@ class Delivery(Turn):
             message = self._route.codec.decode(record[self._header.payload_at :], handler.message_type)
         except Exception as error:  # whatever a codec or a message type's constructor makes of bad bytes
             raise ProtocolError(f"{handler.message_name!r} cannot be decoded: {error}") from None
+        if mark is not None:
+            mark.copied += 1  # what the codec was given
+            mark.note("W2")
+            mark.note("W3")
         return self._call(message)
 
     def _call(self, message: Any) -> Any:
@@ -145,8 +156,12 @@ class Delivery(Turn):
 
     def succeed(self, value: Any) -> None:
         self._close_scope()
-        if not self.is_request:
-            return
+        if self.is_request:
+            self._reply(value)
+        if self.mark is not None:
+            self.mark.end("W5")
+
+    def _reply(self, value: Any) -> None:
         handler = self._route.handler
         if handler.reply_type is None:
             payload, content_type = b"", ""
@@ -158,6 +173,9 @@ class Delivery(Turn):
         if size > self._most:
             raise CapacityExceeded(f"the reply is a record of {size} bytes, over max_record_bytes ({self._most})")
         send_reply(self._answer, self._operation, self._header.reply_route, pack_route(content_type), payload)
+        if self.mark is not None:
+            self.mark.copied += 1
+            self.mark.note("W4")
 
     def fail(self, error: BaseException) -> None:
         self._close_scope()

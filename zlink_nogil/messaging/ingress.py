@@ -24,6 +24,7 @@ from zlink_nogil.messaging.answer import Answer
 from zlink_nogil.messaging.delivery import Delivery
 from zlink_nogil.messaging.inbox import Inbox, Owner
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.tracing import Mark, Tracer
 from zlink_nogil.messaging.wire import Header, Kind, Malformed, unpack
 from zlink_nogil.scheduler import Role, StandBy, WorkerPool
 
@@ -69,7 +70,7 @@ class Port(Protocol):
 class Ingress:
     """A `Driver`, led by a worker with nothing to run or by the stand-by, as long as it has a port."""
 
-    def __init__(self, permits: Permits, standby: StandBy, pool: WorkerPool) -> None:
+    def __init__(self, permits: Permits, standby: StandBy, pool: WorkerPool, tracer: Tracer) -> None:
         self._permits = permits
         self._standby = standby
         self._ready = pool.ready
@@ -79,6 +80,8 @@ class Ingress:
         self._wakeup = _sync.EventFd()
         self._now = _sync.monotonic
         self._reading = True
+        self._tracer = tracer
+        self._marked: list[Mark] = []  # in this batch
         self._cursor = 0
         self._managing = 0
 
@@ -140,16 +143,23 @@ class Ingress:
 
     def _receive(self) -> bool:
         """One budget of permits, spent port by port; True when there may be more."""
+        recorder = self._tracer.recorder
+        if recorder is not None:
+            recorder.rotation()
         budget = self._permits.take(MOST_RECORDS, self.wake)
         self._reading = budget > 0
         if not self._reading:
             return False
+        if recorder is not None:
+            recorder.budget()
         until, room, hot = self._now() + MOST_SECONDS, MOST_BYTES, False
         ports = self._ports
         for index in range(len(ports)):
             at = (self._cursor + index) % len(ports)
             records, more = ports[at].claim(budget, room, until, self._now)
             hot = hot or more
+            if recorder is not None:
+                recorder.claim()
             if records:
                 budget -= len(records)
                 room -= sum(len(record or b"") for _, record in records)
@@ -167,6 +177,8 @@ class Ingress:
         for routing_id, record in records:
             self._classify(port, routing_id, record, batch)
         port.inbox.commit(batch)
+        while self._marked:
+            self._marked.pop(0).note("I4")
 
     def _classify(self, port: Port, routing_id: bytes, record: bytes | None, batch: dict[Owner, list[Delivery]]) -> None:
         answer = port.answer(routing_id)
@@ -189,4 +201,7 @@ class Ingress:
         accepted = port.inbox.accept(record, header, answer)
         if accepted is not None:
             owner, delivery = accepted
+            if header.traced and (recorder := self._tracer.recorder) is not None:
+                delivery.mark = mark = recorder.received(header)
+                self._marked.append(mark)
             batch.setdefault(owner, []).append(delivery)

@@ -106,7 +106,7 @@ class Node:
         self.inbox = Inbox(generation, handlers, self.owners, doors, permits, most)
         self.replies = Replies(self._completion_out)
         self.topology = Topology(self.me, self.operations, self._completion_out, identity, *liveness)
-        self.outbox = Outbox(self.me, resources.codecs, self.operations, self.inbox, permits, resources.pool)
+        self.outbox = Outbox(self.me, self.operations, self.inbox, resources)
         self.direct = None if keeper is None else Direct(self, keeper, directories)
         if self.direct is not None:
             self.operations.refused = self.direct.refused

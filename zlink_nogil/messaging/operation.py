@@ -2,8 +2,8 @@
 
 Ownership
     `Slots._taken`   under its lock
-    `Operation`      the `Completion` fields as there; `bucket` and `waiting` are set on the operation lane before the
-                     record can be answered; `_decode` under `_decoding`
+    `Operation`      the `Completion` fields as there; `mark` by whoever starts it; `bucket` and `waiting` are set on the
+                     operation lane before the record can be answered; `_decode` under `_decoding`
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from zlink_nogil.scheduler import Completion, OnWait, Role, WorkerPool
 
 if TYPE_CHECKING:
     from zlink_nogil.binding import Waiting
+    from zlink_nogil.messaging.tracing import Mark
 
 __all__ = ["DEFAULT_MAX_PENDING", "Operation", "Slots", "process_slots"]
 
@@ -60,7 +61,7 @@ class Operation(Completion[Any]):
     `decode` turns the reply's record into the value, once, on the thread of whoever asks first; `None` for a send.
     """
 
-    __slots__ = ("_decode", "_decoding", "_role", "_slots", "bucket", "deadline", "peer", "reply_route", "waiting")
+    __slots__ = ("_decode", "_decoding", "_role", "_slots", "bucket", "deadline", "mark", "peer", "reply_route", "waiting")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Operation(Completion[Any]):
         self.peer = peer
         self.bucket: dict[int, Operation] = {}
         self.waiting: Waiting | None = None
+        self.mark: Mark | None = None
         self._role = role
         self._slots = slots
         self._decode = decode
@@ -101,6 +103,9 @@ class Operation(Completion[Any]):
             return None, error
         with self._decoding:  # private to this operation: the only user code under it is a message type's constructor
             if self._decode is not None:
+                if self.mark is not None:
+                    self.mark.copied += 1
+                    self.mark.note("R")
                 decode, self._decode = self._decode, None
                 try:
                     self._value = decode(value)

@@ -87,6 +87,9 @@ class Operations:
         self._slots.take()
         self._deadlines.add(operation)
         self._pending[operation.reply_route] = operation  # last: from here on anybody may take it out of everything
+        mark = operation.mark
+        if mark is not None:
+            mark.note("E3")
         try:
             over = start(operation)
         except BaseException:
@@ -94,6 +97,8 @@ class Operations:
                 return  # the loss of the peer was faster and has ended it: that outcome stands
             self._slots.give_back()
             raise
+        if mark is not None:
+            mark.note("E4")
         if over:
             self._take_and(operation.reply_route, operation.succeed, None)
         elif operation.deadline < self._watched:
@@ -211,6 +216,8 @@ class Operations:
         """Take the entry out and let go of everything it held; None when somebody else has it."""
         operation = self._pending.pop(reply_route, None)
         if operation is not None:
+            if operation.mark is not None:
+                operation.mark.note("E5")
             operation.bucket.pop(reply_route, None)
             waiting = operation.waiting
             if waiting is not None:

@@ -19,13 +19,13 @@ from typing import Any, Final
 from zlink_nogil import _sync
 from zlink_nogil.errors import CapacityExceeded, NotFound, ProtocolError, ShuttingDown, TypeMismatch
 from zlink_nogil.execution import Turn
-from zlink_nogil.messaging.codecs import Codecs
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.operation import Operation
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.owners import owner_of
 from zlink_nogil.messaging.peers import Introduction, Peer
-from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.resources import Resources
+from zlink_nogil.messaging.tracing import Mark
 from zlink_nogil.messaging.wire import (
     HEADER_BYTES,
     Address,
@@ -39,9 +39,12 @@ from zlink_nogil.messaging.wire import (
     unpack_error,
     unpack_route,
 )
-from zlink_nogil.scheduler import Completion, OnWait, Wait, WorkerPool, interrupts
+from zlink_nogil.scheduler import Completion, OnWait, Wait, interrupts
 
 __all__ = ["Message", "Outbox", "Routed"]
+
+_APIS: Final = {OwnerKind.SPOT: "spot", OwnerKind.ACTOR: "actor"}
+"""What a trace calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +101,26 @@ class _LocalAnswer:
 class Outbox:
     """Thread-safe; read-only after construction."""
 
-    def __init__(
-        self,
-        me: Introduction,
-        codecs: Codecs,
-        operations: Operations,
-        inbox: Inbox | None,
-        permits: Permits,
-        pool: WorkerPool,
-    ) -> None:
+    def __init__(self, me: Introduction, operations: Operations, inbox: Inbox | None, resources: Resources) -> None:
         self._me = me
-        self._codecs = codecs
         self._operations = operations
         self._inbox = inbox
-        self._permits = permits
-        self._pool = pool
+        self._codecs = resources.codecs
+        self._permits = resources.permits
+        self._pool = resources.pool
+        self._tracer = resources.tracer
         self._local_answer = _LocalAnswer(operations, me)
         self._now = _sync.monotonic
 
     def start(self, message: Message, how: Wait | None) -> Completion[Any]:
         """Begin the operation; `how` tells how the caller is going to wait for it in this very turn."""
+        mark = None if self._tracer.recorder is None else self._begin_trace(message)
         route, payload = self._encode(message)
+        if mark is not None:
+            mark.note("E1")
         target = message.choose()
+        if mark is not None:
+            mark.note("E2")
         self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), target)
         on_wait = None
         if target is None:
@@ -130,6 +131,7 @@ class Outbox:
             on_wait = functools.partial(self._inbox.owners.check_wait, owner)
         may_move = message.kind is Kind.REQUEST and message.address.kind >= OwnerKind.SPOT
         operation = self._new(Routed if may_move else Operation, message, target, on_wait)
+        operation.mark = mark
         generation = self._me.generation if target is None else target.generation
         record = self._pack(operation, message, route, payload, generation)
         if isinstance(operation, Routed):
@@ -139,7 +141,7 @@ class Outbox:
                 self._permits.borrow()  # for a turn, or a callback
             else:
                 self._permits.acquire(message.timeout)
-            self._deliver_here(record, functools.partial(self._operations.submit, operation))
+            self._deliver_here(operation, record, functools.partial(self._operations.submit, operation))
         else:
             send = functools.partial(self._operations.send, target.data_alias, record, message.kind is Kind.REQUEST)
             self._operations.submit(operation, send)
@@ -147,9 +149,13 @@ class Outbox:
 
     def line_up(self, message: Message, enter: Callable[[Routed], None]) -> Completion[Any]:
         """Begin an operation whose target is not known yet; `enter`, on the operation lane, sees to its `dispatch`."""
+        mark = None if self._tracer.recorder is None else self._begin_trace(message)
         route, payload = self._encode(message)
+        if mark is not None:
+            mark.note("E1")
         self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), None)
         operation = self._new(Routed, message, None, None)
+        operation.mark = mark
         operation.address = message.address
         operation.record = self._pack(operation, message, route, payload, 0)
 
@@ -165,6 +171,9 @@ class Outbox:
 
         `NotHere` or `Unavailable` when it was not accepted, and is still pending.
         """
+        if operation.mark is not None:
+            operation.mark.copied += 2  # `readdress`
+            operation.mark.note("E2")
         left = max(1, math.ceil((operation.deadline - self._now()) * 1000))
         generation = self._me.generation if target is None else target.generation
         record = readdress(operation.record, generation, left)
@@ -181,7 +190,7 @@ class Outbox:
             return
         self._permits.borrow()
         try:
-            self._deliver_here(record, resubmit)
+            self._deliver_here(operation, record, resubmit)
         except ShuttingDown:  # the owner is closing
             raise NotHere(operation.address) from None
         except CapacityExceeded as full:
@@ -190,6 +199,12 @@ class Outbox:
             if isinstance(error, NotHere):
                 raise
             self._operations.error(operation.reply_route, error)
+
+    def _begin_trace(self, message: Message) -> Mark | None:
+        recorder = self._tracer.recorder
+        if recorder is None:
+            return None
+        return recorder.begin("client-server" if self._inbox is None else _APIS.get(message.address.kind, "mesh"))
 
     def _encode(self, message: Message) -> tuple[bytes, bytes]:
         """(route, payload)"""
@@ -207,6 +222,10 @@ class Outbox:
         return self._operations.new(make, message.timeout, peer, decode, on_wait)
 
     def _pack(self, operation: Operation, message: Message, route: bytes, payload: bytes, generation: int) -> bytes:
+        mark = operation.mark
+        if mark is not None:
+            mark.high, mark.low = self._me.generation, operation.reply_route
+            mark.copied += 1
         return pack(
             message.kind,
             route,
@@ -216,6 +235,7 @@ class Outbox:
             operation=(self._me.generation, operation.reply_route),
             reply_route=operation.reply_route,
             timeout_ms=math.ceil(message.timeout * 1000),
+            traced=mark is not None,
         )
 
     def _check_size(self, size: int, target: Peer | None) -> None:
@@ -223,7 +243,9 @@ class Outbox:
         if size > most:
             raise CapacityExceeded(f"a record of {size} bytes is over max_record_bytes ({most})")
 
-    def _deliver_here(self, record: bytes, submit: Callable[[Callable[[Operation], bool]], bool]) -> None:
+    def _deliver_here(
+        self, operation: Operation, record: bytes, submit: Callable[[Callable[[Operation], bool]], bool]
+    ) -> None:
         """Commit a record that holds a permit to its owner, in `submit`, which tells whether it did."""
         inbox = self._inbox
         assert inbox is not None, "whoever chooses this node has an inbox"
@@ -232,11 +254,14 @@ class Outbox:
         except BaseException:
             self._permits.give_back()
             raise
+        delivery.mark = operation.mark
 
         def commit(_: Operation) -> bool:
             refused = inbox.admit(owner, (delivery,))
             if refused:
                 raise refused[0][1]
+            if operation.mark is not None:
+                operation.mark.note("I4")
             return not delivery.is_request
 
         try:

@@ -13,6 +13,7 @@ from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots
 from zlink_nogil.messaging.permits import Permits
+from zlink_nogil.messaging.tracing import Tracer
 from zlink_nogil.messaging.wire import OwnerKind
 from zlink_nogil.scheduler import StandBy, WorkerPool
 from zlink_nogil.spots.directory import Directory
@@ -33,3 +34,4 @@ class Resources:
     container: Container
     filters: Sequence[Filter]
     directories: Mapping[OwnerKind, Directory[Any]]
+    tracer: Tracer

@@ -1,7 +1,8 @@
 """The wire format: one frame per record, header in front (design 4.2, decisions 5 and 10).
 
-    fixed part   44 bytes, little-endian: version, kind, size of the route, size of the extras, generation of the target's
-                 life, operation id (two words), reply route id, milliseconds left until the deadline
+    fixed part   44 bytes, little-endian: version, kind (the highest bit: the sender traces this message), size of the route,
+                 size of the extras, generation of the target's life, operation id (two words), reply route id, milliseconds
+                 left until the deadline
     route        content type, channel and message name, UTF-8, separated by NUL: the same bytes for every message of a
                  kind, so both sides look it up whole
     extras       whose the record is on its node (a key's owner, a Spot, an Actor), metadata; empty when there is neither
@@ -67,7 +68,8 @@ class Kind(IntEnum):
     CHANNELS = 22  # completion connection: what I offer, and at which weights, has changed
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_TRACED: Final = 0x80
+_KINDS = {int(kind): kind for kind in Kind} | {kind | _TRACED: kind for kind in (Kind.SEND, Kind.REQUEST)}
 
 
 class OwnerKind(IntEnum):
@@ -114,6 +116,7 @@ class Header(NamedTuple):
     reply_route: int
     timeout_ms: int
     payload_at: int
+    traced: bool
 
 
 class Malformed(ProtocolError):
@@ -134,9 +137,11 @@ def pack(
     operation: tuple[int, int] = (0, 0),
     reply_route: int = 0,
     timeout_ms: int = 0,
+    traced: bool = False,
 ) -> bytes:
     """One record, each part written into it once."""
-    head = _FIXED.pack(VERSION, kind, len(route), len(extras), generation, *operation, reply_route, timeout_ms)
+    number = kind | _TRACED if traced else kind
+    head = _FIXED.pack(VERSION, number, len(route), len(extras), generation, *operation, reply_route, timeout_ms)
     return b"".join((head, route, extras, payload))
 
 
@@ -156,17 +161,17 @@ def unpack(record: bytes) -> Header:
     version, number, route_size, extras_size, generation, high, low, reply_route, timeout = _FIXED.unpack_from(record)
     if version != VERSION:
         raise Malformed(f"unknown version {version}")
-    request = (generation, high, low, reply_route) if number == Kind.REQUEST else None
     kind = _sync.look_up(_KINDS, number)
     if kind is None:
         raise Malformed(f"unknown kind of record {number}")
+    request = (generation, high, low, reply_route) if kind is Kind.REQUEST else None
     extras_at = HEADER_BYTES + route_size
     payload_at = extras_at + extras_size
     if payload_at > len(record):
         raise Malformed(f"a record of {len(record)} bytes that should have at least {payload_at}", request)
     route = record[HEADER_BYTES:extras_at]
     extras = record[extras_at:payload_at]
-    return Header(kind, route, extras, generation, high, low, reply_route, timeout, payload_at)
+    return Header(kind, route, extras, generation, high, low, reply_route, timeout, payload_at, number >= _TRACED)
 
 
 def pack_route(content_type: str, channel: str = "", message_name: str = "") -> bytes:
