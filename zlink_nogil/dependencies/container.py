@@ -42,7 +42,10 @@ class Container:
         self._register(Lifetime.SINGLETON, asked, factory)
 
     def scoped(self, asked: Any, factory: Callable[..., Any] | None = None) -> None:
-        """One per dispatch of a channel's message (its filters share it), or per activation of a Spot or an Actor."""
+        """One per dispatch of a channel's message (its filters share it), or per activation of a Spot or an Actor.
+
+        The filters around one message to a Spot or an Actor share one of their own.
+        """
         self._register(Lifetime.SCOPED, asked, factory)
 
     def transient(self, asked: Any, factory: Callable[..., Any] | None = None) -> None:

@@ -24,11 +24,11 @@ from typing import Final, Self
 from zlink_nogil import _sync
 from zlink_nogil.binding import Keys
 from zlink_nogil.dependencies import Container
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
 from zlink_nogil.messaging import Client, Codecs, LocationStore, Mesh, Server
-from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.liveness import DEAD_AFTER, PROBE_INTERVAL
@@ -197,7 +197,10 @@ class Host:
         return client
 
     def filter[F: Filter](self, given: F) -> F:
-        """Put a filter around the handlers of every channel and node of this host; see `Channel.filter`."""
+        """Put a filter around every handler of this host: of channels, of nodes, of Spots and Actors; see `Channel.filter`.
+
+        Where `ctx.channel` is None the message is for the Actor `ctx.actor_id` or, if that is None, the Spot `ctx.spot_id`.
+        """
         if self._state is not _State.NEW:
             raise InvalidOperation("filters are added before the host starts")
         self._filters.append(given)
@@ -242,7 +245,7 @@ class Host:
             self._tracer.start_if_asked()
             self.container.seal()
             for directory in (self.spots, self.actors):
-                directory.plan(self.container)
+                directory.plan(self.container, self._filters)
             for mesh in self._meshes.values():
                 mesh.start(resources)
                 if mesh.keeper is not None:

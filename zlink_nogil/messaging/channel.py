@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import NotFound
 from zlink_nogil.execution.call import REQUEST_TIMEOUT, SEND_TIMEOUT, Call, checked_timeout
-from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Peer
 from zlink_nogil.messaging.selection import Selector

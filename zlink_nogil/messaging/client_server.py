@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Keys
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import InvalidOperation
 from zlink_nogil.messaging.channel import Target
 from zlink_nogil.messaging.client import ClientNode
-from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.identity import check_exposure, checked_places
 from zlink_nogil.messaging.liveness import check_liveness

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from zlink_nogil import _sync
 from zlink_nogil.dependencies import Scope
@@ -43,7 +43,13 @@ _log = logging.getLogger("zlink_nogil.messaging")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may know of its record. `deadline` is in `time.monotonic()`'s seconds, infinite for a send."""
+    """What a handler may know of its record. `deadline` is in `time.monotonic()`'s seconds, infinite for a send.
+
+    `spot_id` and `actor_id` are None, so that one filter can tell it from a Spot's or an Actor's message.
+    """
+
+    spot_id: ClassVar[str | None] = None
+    actor_id: ClassVar[str | None] = None
 
     channel: str
     message_name: str

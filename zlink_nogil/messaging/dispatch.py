@@ -2,7 +2,7 @@
 
 Guarantees
     Decided when the host starts: a record looks nothing up and reads no annotation. Handler and filters of one record share
-    its scope, and nobody else does. Plain filters stay on the calling stack; nothing is awaited that need not be.
+    its scope, and nobody else does.
 
 Ownership
     read-only; what is made belongs to the record's turn
@@ -10,80 +10,31 @@ Ownership
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from types import CoroutineType
 from typing import Any
 
 from zlink_nogil.dependencies import Container, Plan, Scope
-from zlink_nogil.errors import InvalidOperation
+from zlink_nogil.dependencies.filters import Filter, Filters
 
-__all__ = ["Dispatch", "Filter", "plan_dispatch"]
-
-type Filter = Callable[..., Any]
-"""`filter(message, ctx, call_next)`, plain or `async def`; or a class of such, made from the container."""
-
-
-class _Around:
-    """A filter: a function, or a class that is made per dispatch."""
-
-    def __init__(self, container: Container, given: Filter) -> None:
-        is_class = isinstance(given, type)
-        called: Any = vars(given).get("__call__") if is_class else given
-        self._function = None if is_class else given
-        self._plan = container.plan(given) if is_class else None
-        self.is_async = inspect.iscoroutinefunction(called)
-
-    def make(self, scope: Scope) -> Callable[..., Any]:
-        if self._plan is not None:
-            made: Callable[..., Any] = self._plan.make(scope)
-            return made
-        assert self._function is not None, "a filter is a class or a function"
-        return self._function
+__all__ = ["Dispatch", "plan_dispatch"]
 
 
 class Dispatch:
-    def __init__(self, function: Callable[..., Any], owner: Plan | None, extras: Plan, around: Sequence[_Around]) -> None:
+    def __init__(self, function: Callable[..., Any], owner: Plan | None, extras: Plan, filters: Filters) -> None:
         self._function = function
         self._owner = owner
         self._extras = extras
-        self._around = tuple(around)
+        self._filters = filters
 
     def prepare(self, scope: Scope, ctx: Any) -> Callable[[Any], Any]:
         """Make everything, on the calling thread; returns what the message is given to."""
         function, extras = self._function, self._extras.arguments(scope)
         owner = () if self._owner is None else (self._owner.make(scope),)
-        filters = [(around.make(scope), around.is_async) for around in self._around]
 
-        def call(message: Any, index: int = 0) -> Any:
-            if index == len(filters):
-                return function(*owner, message, ctx, **extras)
-            around, is_async = filters[index]
-            return around(message, ctx, (_AwaitedNext if is_async else _Next)(call, index + 1))
+        def handle(message: Any) -> Any:
+            return function(*owner, message, ctx, **extras)
 
-        return call
-
-
-class _Next:
-    """What a plain filter calls, once: the value, or the coroutine of an `async def`."""
-
-    def __init__(self, call: Callable[[Any, int], Any], index: int) -> None:
-        self._call: Callable[[Any, int], Any] | None = call
-        self._index = index
-
-    def __call__(self, message: Any) -> Any:
-        call, self._call = self._call, None
-        if call is None:
-            raise InvalidOperation("call_next is for one call")
-        return call(message, self._index)
-
-
-class _AwaitedNext(_Next):
-    """What an `async def` filter awaits."""
-
-    async def __call__(self, message: Any) -> Any:
-        outcome = super().__call__(message)
-        return await outcome if isinstance(outcome, CoroutineType) else outcome
+        return self._filters.around(handle, scope, ctx)
 
 
 def plan_dispatch(
@@ -94,4 +45,4 @@ def plan_dispatch(
     if owner is None and not filters and not extras:
         return None
     plan = None if owner is None else container.plan(owner)
-    return Dispatch(function, plan, extras, [_Around(container, given) for given in filters])
+    return Dispatch(function, plan, extras, Filters(container, filters))

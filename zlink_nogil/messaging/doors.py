@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Scope
 from zlink_nogil.errors import ShuttingDown, ZLinkError
 from zlink_nogil.messaging.answer import Answer
 from zlink_nogil.messaging.codecs import Codec, Codecs
@@ -69,8 +70,14 @@ class OwnerDelivery(Delivery):
     def _call(self, message: Any) -> Any:
         self._begun = True
         self.registration = self.entry.registration
+        handling = self.handling
+        if handling.filters is None:
+            self.return_permit()
+            return handling.function(self.entry.owner, message, MessageContext(self))
+        self._scope = scope = Scope()
+        call = handling.prepare(scope, self.entry.owner, MessageContext(self))
         self.return_permit()
-        return self.handling.function(self.entry.owner, message, MessageContext(self))
+        return call(message)
 
     def begin(self) -> Any:
         if self.entry.owner is None:

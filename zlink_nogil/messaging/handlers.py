@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.dependencies import Container
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import AlreadyExists, NotFound, ZLinkError
 from zlink_nogil.messaging.codecs import Codec, Codecs
-from zlink_nogil.messaging.dispatch import Dispatch, Filter, plan_dispatch
+from zlink_nogil.messaging.dispatch import Dispatch, plan_dispatch
 from zlink_nogil.messaging.wire import unpack_route
 from zlink_nogil.spots.annotations import message_name, read_annotations
 from zlink_nogil.spots.handlers import marked_handlers

@@ -16,10 +16,10 @@ from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Keys
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import InvalidOperation, NotFound
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.direct import Direct
-from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.identity import check_exposure, checked_places
 from zlink_nogil.messaging.keeper import maker_channel

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zlink_nogil.dependencies import Container
+from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.messaging.codecs import Codecs
-from zlink_nogil.messaging.dispatch import Filter
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.operation import Slots
 from zlink_nogil.messaging.permits import Permits

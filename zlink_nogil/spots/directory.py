@@ -13,12 +13,12 @@ Ownership
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from zlink_nogil import _sync
 from zlink_nogil.dependencies import Container
+from zlink_nogil.dependencies.filters import Filter, Filters
 from zlink_nogil.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -92,9 +92,13 @@ class Directory[E: Entry](Creations[E]):
         """Of the ids that are made on demand here."""
         return [known.on_demand for known in self._types.values() if known.on_demand is not None]
 
-    def plan(self, container: Container) -> None:
-        """By the host, before the start: how each type's objects are made. `NotConfigured` for one that cannot be."""
-        self._types = {name: replace(known, plan=container.plan(known.factory)) for name, known in self._types.items()}
+    def plan(self, container: Container, filters: Sequence[Filter]) -> None:
+        """By the host, before the start: how each type's objects are made, and the filters around its handlers.
+
+        `NotConfigured` for what cannot be made.
+        """
+        around = Filters(container, filters)
+        self._types = {name: known.planned(container, around) for name, known in self._types.items()}
 
     def start(self) -> None:
         """By the host."""

@@ -10,11 +10,12 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from zlink_nogil import _sync
-from zlink_nogil.dependencies import Plan
+from zlink_nogil.dependencies import Container, Plan, Scope
+from zlink_nogil.dependencies.filters import Filters
 from zlink_nogil.errors import AlreadyExists
 from zlink_nogil.spots.annotations import message_name, read_annotations
 from zlink_nogil.spots.names import check_id
@@ -40,12 +41,18 @@ class _TimerMark:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Handling:
-    """One kind of message: `function(owner, message, ctx)`."""
+    """One kind of message: `function(owner, message, ctx)`. `filters` None where there is nothing around it."""
 
     message_name: str
     message_type: Any
     reply_type: Any
     function: Callable[[Any, Any, Any], Any]
+    filters: Filters | None = None
+
+    def prepare(self, scope: Scope, owner: Any, ctx: Any) -> Callable[[Any], Any]:
+        """Where there are filters: make them; returns what the message is given to."""
+        assert self.filters is not None, "asked where there are filters"
+        return self.filters.around(lambda message: self.function(owner, message, ctx), scope, ctx)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +66,13 @@ class OwnerType:
     timers: tuple[tuple[str, float, str], ...]
     on_demand: str | None
     plan: Plan
+
+    def planned(self, container: Container, filters: Filters) -> OwnerType:
+        """How its objects are made, and what is around its handlers; `NotConfigured` for an object that cannot be made."""
+        handlers = self.handlers
+        if filters:
+            handlers = {name: _sync.read_by_many(replace(known, filters=filters)) for name, known in handlers.items()}
+        return replace(self, handlers=handlers, plan=container.plan(self.factory))
 
 
 def handler(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:

@@ -4,10 +4,11 @@ The value itself is handed over, not a copy: who sends it lets go of it.
 
 Guarantees
     A request ends at its deadline, wherever it waits then; it does not begin afterwards.
-    The owner's registration is read once, when the handler begins.
+    The owner's registration is read once, when the handler begins. What was made for filters is cleaned up once, when
+    the handler is over, before the outcome is known.
 
 Ownership
-    read-only after construction, but for `registration`: set once, on the turn
+    read-only after construction, but for `registration` and `_scope`: set once, on the turn
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from zlink_nogil import _sync
+from zlink_nogil.dependencies import Scope
 from zlink_nogil.errors import Cancelled, NotFound, ShuttingDown
 from zlink_nogil.execution import SerialExecutionQueue
 from zlink_nogil.execution._submitted import SubmittedTurn
@@ -68,10 +70,14 @@ class _Known(Protocol):
 class MessageContext:
     """What a handler may know of its message. `deadline` is in `time.monotonic()`'s seconds, infinite for a send.
 
-    `actor` is the Actor's registration as it was when the handler began, None for a Spot's handler.
+    `actor` is the Actor's registration as it was when the handler began, None for a Spot's handler. `channel` and `key` are
+    None, so that one filter can tell it from a channel's message.
     """
 
     __slots__ = ("_message",)
+
+    channel: ClassVar[str | None] = None
+    key: ClassVar[str | None] = None
 
     def __init__(self, message: _Known) -> None:
         self._message = message
@@ -117,7 +123,7 @@ class MessageContext:
 class Message(SubmittedTurn):
     """A send."""
 
-    __slots__ = ("deadline", "entry", "handling", "metadata", "registration", "value")
+    __slots__ = ("_scope", "deadline", "entry", "handling", "metadata", "registration", "value")
 
     source: str | None = None
 
@@ -129,6 +135,7 @@ class Message(SubmittedTurn):
         self.metadata = metadata
         self.deadline = math.inf
         self.registration: ActorStateSnapshot | None = None
+        self._scope: Scope | None = None
 
     def connect(self, queue: SerialExecutionQueue) -> None:  # noqa: ARG002 - a send has nothing to cancel
         """Nobody waits for the outcome of a send: it is over when it was accepted."""
@@ -147,12 +154,23 @@ class Message(SubmittedTurn):
             raise NotFound(f"{entry.label} could not be created")
         self.registration = entry.registration
         value, self.value = self.value, None
-        return self.handling.function(owner, value, MessageContext(self))
+        handling = self.handling
+        if handling.filters is None:
+            return handling.function(owner, value, MessageContext(self))
+        self._scope = scope = Scope()
+        return handling.prepare(scope, owner, MessageContext(self))(value)
 
-    def succeed(self, value: Any) -> None:
-        """What a handler returns for a send is dropped."""
+    def _close_scope(self) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.close()
+
+    def succeed(self, value: Any) -> None:  # noqa: ARG002 - what a handler returns for a send is dropped
+        if self._scope is not None:
+            self._close_scope()
 
     def fail(self, error: BaseException) -> None:
+        self._close_scope()
         self.value = None
         if not isinstance(error, ShuttingDown | Cancelled):
             _log.error("a send to %s failed in %s", self.entry.label, self.handling.message_name, exc_info=error)
@@ -180,9 +198,12 @@ class Request(Message):
         return super().begin()
 
     def succeed(self, value: Any) -> None:
+        if self._scope is not None:
+            self._close_scope()
         self.completion.succeed(value)
 
     def fail(self, error: BaseException) -> None:
+        self._close_scope()
         self.value = None
         self.completion.fail(error)
 
