@@ -28,6 +28,7 @@ from zlink_nogil import (
     handler,
 )
 from zlink_nogil.messaging import keeper
+from zlink_nogil.messaging.wire import Address, NotHere, OwnerKind
 
 
 @dataclass
@@ -45,6 +46,13 @@ class Fail:
     pass
 
 
+@dataclass
+class PassOn:
+    """The handler fails with what another node told it."""
+
+    amount: int
+
+
 class Sum:
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -57,6 +65,11 @@ class Sum:
     @handler
     def where(self, message: Where, ctx: Any) -> str:  # noqa: ARG002
         return self.spots.elsewhere._node.me.node
+
+    @handler
+    def pass_on(self, message: PassOn, ctx: Any) -> int:  # noqa: ARG002
+        self.seen.append(message.amount)
+        raise NotHere(Address(OwnerKind.SPOT, "other"))
 
     @handler
     async def fail(self, message: Fail, ctx: Any) -> int:  # noqa: ARG002
@@ -132,6 +145,16 @@ def test_what_a_handler_raises_and_what_it_lacks_comes_back(world: World):
         a.spots.request("nobody", Add(1)).result(PATIENCE)
     with pytest.raises(NotFound, match="there is no actor 'nobody'"):
         b.actors.send("nobody", Add(1)).result(PATIENCE)
+
+
+def test_a_request_whose_handler_was_told_that_somebody_is_not_there_is_not_sent_again(world: World):
+    a, b = (world.node(name) for name in "ab")
+    b.spots.create("Room", "r").result(PATIENCE)
+    with pytest.raises(NotFound, match="spot 'other' is not here") as told:
+        a.spots.request("r", PassOn(1)).result(PATIENCE)
+    assert not isinstance(told.value, NotHere)
+    a.spots.send("r", PassOn(2)).result(PATIENCE)
+    assert b.spots.request("r", Add(3)).result(PATIENCE) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["spots", "actors"])

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from zlink_nogil import _sync
 from zlink_nogil.dependencies import Scope
-from zlink_nogil.errors import ShuttingDown, ZLinkError
+from zlink_nogil.errors import NotFound, ShuttingDown, ZLinkError
 from zlink_nogil.messaging.answer import Answer
 from zlink_nogil.messaging.codecs import Codec, Codecs
 from zlink_nogil.messaging.delivery import Delivery
@@ -85,7 +85,9 @@ class OwnerDelivery(Delivery):
         return super().begin()
 
     def fail(self, error: BaseException) -> None:
-        if isinstance(error, ShuttingDown) and not self._begun:
+        if self._begun and isinstance(error, NotHere):
+            error = NotFound(error.message)  # of whom the handler asked: this one has begun, and is not to be sent again
+        elif isinstance(error, ShuttingDown) and not self._begun:
             failure = self.entry.failure
             error = NotHere(self._address) if failure is None or isinstance(failure, TakenElsewhere) else failure
         if isinstance(error, NotHere) and not self.is_request:
