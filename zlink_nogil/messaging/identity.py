@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from zlink_nogil.binding import Keys
+from zlink_nogil.binding.keys import ANY_NODE
 from zlink_nogil.errors import ProtocolError
 from zlink_nogil.messaging.peers import ENDPOINT, Introduction
 
@@ -26,16 +27,18 @@ class Identity:
 
     def key_of(self, node: str | None) -> str | None:
         """Which key `node` has to have; None without keys, and for whom nobody knows."""
-        return None if self._keys is None or node is None else self._keys.peers.get(node)
+        if self._keys is None or node is None:
+            return None
+        return self._keys.peers.get(node) or self._keys.peers.get(ANY_NODE)
 
     def check(self, them: Introduction, user: str | None) -> None:
         """`ProtocolError` unless whoever says so has the key of that node."""
-        if self._keys is not None and (user is None or self._keys.peers.get(them.node) != user):
+        if self._keys is not None and (user is None or self.key_of(them.node) != user):
             raise ProtocolError(f"somebody says that he is node {them.node!r}, and has not its key")
 
     def fits(self, expected: str | None, them: Introduction) -> bool:
         """May `them` be at the other end of a connection that was made to reach `expected`?"""
-        return self._keys is None or expected in (None, them.node)
+        return self._keys is None or expected in (None, ANY_NODE, them.node)
 
 
 def check_exposure(bind: str, keys: Keys | None, *, insecure: bool) -> bool:
