@@ -6,16 +6,17 @@ import json
 import logging
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 from children import COMMAND, run
-from support import PATIENCE, eventually, new_place
+from support import PATIENCE, Held, eventually, new_place
+from zmq.utils.monitor import parse_monitor_message
 
-from zlink_nogil import Host, Keys, Mesh
+from zlink_nogil import Host, Keys, Mesh, Unavailable
 from zlink_nogil.binding import authenticator
 from zlink_nogil.messaging.peers import Introduction
 from zlink_nogil.messaging.wire import Kind, pack
@@ -209,23 +210,91 @@ def test_a_server_cannot_say_that_it_is_another_one(net: Net, caplog: pytest.Log
             assert client.statistics()["pending"] == 0
 
 
-def test_when_the_authenticator_fails_nobody_comes_in_any_more(
-    net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[Net, str], None]:
+    """`broken(net, place)`: the authenticator of who listens there dies, of the next one who comes."""
+
     def fail(self: Any, asked: list[bytes]) -> None:  # noqa: ARG001
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(authenticator.Authenticator, "_answer", fail)
-    keys = net.keys["b"]
-    first = stranger(net.place, net.keys["a"].public, (keys.public, keys.secret), "b")
-    eventually(lambda: "the authenticator has failed" in caplog.text)
+    def die(net: Net, place: str) -> None:
+        monkeypatch.setattr(authenticator.Authenticator, "_answer", fail)
+        keys = net.keys["b"]
+        first = stranger(place, net.keys["a"].public, (keys.public, keys.secret), "b")
+        eventually(lambda: "the authenticator has failed" in caplog.text)
+        close(*first)
+
+    return die
+
+
+def nobody_listens(place: str) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as taken:
-        eventually(lambda: _binds(taken, net.place), "the end of the listener")
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as taken:
-        other = net.mesh._running().me.completion_endpoint
-        eventually(lambda: _binds(taken, other), "the end of the listener for replies")
-    close(*first)
+        eventually(lambda: _binds(taken, place), "the end of the listener")
+
+
+def test_when_the_authenticator_fails_nobody_comes_in_any_more(net: Net, broken: Callable[[Net, str], None]):
+    broken(net, net.place)
+    nobody_listens(net.place)
+    nobody_listens(net.mesh._running().me.completion_endpoint)
     assert net.ran == []
+
+
+def test_when_the_authenticator_fails_the_listeners_do_not_wait_for_permits(net: Net, broken: Callable[[Net, str], None]):
+    permits = net.a._permits
+    eventually(lambda: permits.take(permits.most, print) == permits.most, "all permits")  # while nobody has any in hand
+    broken(net, net.place)
+    nobody_listens(net.place)
+    permits.give_back(permits.most)
+
+
+def test_when_a_servers_authenticator_fails_nobody_comes_in_and_who_was_in_is_told(
+    net: Net, broken: Callable[[Net, str], None]
+):
+    serving, calling = Host(workers=1), Host(workers=1)
+    server = serving.server("api", node_id="a", keys=net.keys["a"])
+    held = Held()
+    server.handler(held.answer)
+    with serving:
+        client = calling.client("api", servers={"a": server.endpoint}, node_id="b", keys=net.keys["b"])
+        with calling:
+            calling.wait_ready(PATIENCE)
+            pending = client.request(b"x", reply=bytes).submit()
+            held.wait_begun()
+            broken(net, server.endpoint)
+            nobody_listens(server.endpoint)
+            with pytest.raises(Unavailable) as told:
+                pending.result(PATIENCE)
+            assert told.value.accepted
+            held.gate.set()
+            eventually(lambda: server.statistics()["clients"] == 0, "the server has noticed")
+            assert client.servers() == []
+
+
+def test_without_an_authenticator_nobody_is_let_in(net: Net, broken: Callable[[Net, str], None]):
+    dying = net.mesh._running()._authenticator
+    assert dying is not None
+    dying.on_death = lambda: None  # the listener stays
+    broken(net, net.place)
+    keys = net.keys["b"]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        socket.curve_serverkey = net.keys["a"].public.encode()
+        with socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED) as events:
+            socket.connect(net.place)
+            assert events.poll(PATIENCE * 1000)
+            assert parse_monitor_message(events.recv_multipart())["event"] == zmq.EVENT_DISCONNECTED
+
+
+def test_a_server_that_is_closed_survives_the_end_of_its_authenticator(net: Net):
+    host = Host(workers=1)
+    server = host.server("api", node_id="a", keys=net.keys["a"])
+    with host:
+        dying = server._running()._authenticator
+        assert dying is not None
+        stop = dying.on_death
+    stop()  # its lane is closed
+    nobody_listens(server._running().endpoint)
 
 
 def _binds(socket: zmq.Socket[bytes], place: str) -> bool:

@@ -4,7 +4,8 @@ pyzmq's own authenticator decides; its messages are pumped here, as a driver of 
 
 Guarantees
     It is there before a listener is bound: whoever connects meanwhile waits for its answer. When it fails, its listeners are
-    closed: nobody comes in without being asked.
+    closed, and with them go the connections that came in there. Nobody comes in without being asked: where none is left to
+    ask, ZeroMQ refuses.
 
 Ownership
     belongs to the thread that leads it
@@ -73,6 +74,7 @@ class Authenticator:
             _log.critical("the authenticator has failed: its listeners are closed", exc_info=True)
             self._dead = True
             self.on_death()
+            self._zap.stop()  # connections whose questions nobody reads could not end
         return 0.0
 
     def _answer(self, asked: list[bytes]) -> None:

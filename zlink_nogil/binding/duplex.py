@@ -12,11 +12,12 @@ Ownership
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from zlink_nogil.binding.inbound import Record, claim_from
 from zlink_nogil.binding.outbound import CROWDED_LOOK, OutSocket, Waiting
 from zlink_nogil.binding.raw import Context, DealerSet, RawSocket
-from zlink_nogil.errors import ZLinkError
+from zlink_nogil.errors import ShuttingDown, ZLinkError
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["ClientSocket", "ServerSocket"]
@@ -71,8 +72,9 @@ class ServerSocket(_Duplex):
         return self._raw.user_of(routing_id)
 
     def stop_listening(self) -> None:
-        """Takes the lane."""
-        self.lane.run(self._raw.stop_listening)
+        """Let nobody in any more. Takes the lane; harmless when the socket is closed."""
+        with suppress(ShuttingDown):
+            self.lane.run(self._raw.stop_listening)
 
     def let_in(self, routing_id: bytes) -> None:
         """On lane: from now on there may be sends to it."""

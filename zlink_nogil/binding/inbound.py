@@ -35,16 +35,19 @@ class InSocket:
 
         Returns them and whether a limit stopped the claim: then look again before waiting for the descriptor.
         """
+        return claim_from(self._raw, most, most_bytes, until, now)
+
+    def service(self) -> None:
+        """What a leader does in every rotation, whether it may claim or not: let nobody in any more, once that was said."""
         if self._closed_to_new:
             self._raw.stop_listening()
-        return claim_from(self._raw, most, most_bytes, until, now)
 
     def user_of(self, routing_id: bytes) -> str | None:
         """See `RawSocket.user_of`."""
         return self._raw.user_of(routing_id)
 
     def stop_listening(self) -> None:
-        """Let nobody in any more, from the next claim on: whoever leads has to be woken. Any thread."""
+        """Let nobody in any more, from the leader's next rotation on: it has to be woken. Any thread."""
         self._closed_to_new = True
 
     def close(self) -> None:

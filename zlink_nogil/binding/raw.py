@@ -120,6 +120,7 @@ class RawSocket:
         if self._keys is not None:
             self._socket.setsockopt(zmq.CURVE_SERVER, 1)
             self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is let in when there is no authenticator
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -128,7 +129,7 @@ class RawSocket:
         return self._endpoint
 
     def stop_listening(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more; who came in there is cut off, too: so does ZeroMQ."""
         if self._endpoint is not None:
             self._socket.unbind(self._endpoint)
             self._endpoint = None

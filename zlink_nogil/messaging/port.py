@@ -60,6 +60,7 @@ class MeshPort:
             raise ProtocolError(f"a {header.kind.name} record on the data connection")
 
     def manage(self, now: float) -> float | None:
+        self._socket.service()
         for alias in self._operations.service():
             self._topology.lost(alias)
         times = (self._operations.expire(), self._topology.manage(), self._operations.out.next_look(now))

@@ -102,6 +102,7 @@ class CompletionIngress:
 
     def rotate(self) -> float | None:
         self._wakeup.clear()
+        self._socket.service()
         now = self._now()
         records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
         if records:
