@@ -19,7 +19,7 @@ from zlink_nogil import CapacityExceeded, Client, DeadlineExceeded, Host, Server
 from zlink_nogil.binding import raw
 from zlink_nogil.messaging.peers import Introduction
 from zlink_nogil.messaging.server import channel_mesh
-from zlink_nogil.messaging.wire import Kind, pack, pack_route, unpack
+from zlink_nogil.messaging.wire import Header, Kind, pack, pack_error, pack_route, unpack
 
 MOST = 64 * 1024
 
@@ -133,6 +133,40 @@ class Stranger:
         return found
 
     def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.socket.close()
+
+
+class FakeServer:
+    """A server that is not ours: it answers what the test says."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.place = new_place()
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.bind(self.place)
+
+    def read(self) -> Header:
+        assert self.socket.poll(PATIENCE * 1000), "nothing came"
+        self.client, self.record = self.socket.recv_multipart()
+        return unpack(self.record)
+
+    def welcome(self) -> None:
+        hello = self.read()
+        them = Introduction.unpack(self.record[hello.payload_at :])
+        self.generation = them.generation
+        me = Introduction(channel_mesh("api"), self.name, 7, "tcp://h:1", "tcp://h:1", {"api": 100}, MOST, 0, them.token)
+        self.socket.send_multipart([self.client, pack(Kind.WELCOME, b"", b"", me.pack(), generation=self.generation)])
+
+    def answer(self, kind: Kind, reply_route: int, payload: bytes) -> None:
+        route = pack_route("application/octet-stream") if kind is Kind.REPLY else b""
+        record = pack(kind, route, b"", payload, generation=self.generation, reply_route=reply_route)
+        self.socket.send_multipart([self.client, record])
+
+    def __enter__(self) -> FakeServer:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -290,6 +324,24 @@ def test_a_server_that_is_killed_is_left_and_its_next_life_is_found(world: World
     client.wait_ready(timeout=PATIENCE)
     assert client.request(4, reply=str).result(PATIENCE) == "B 4"
     assert client.servers() == ["B"]
+
+
+def test_only_the_server_that_was_asked_can_answer(world: World):
+    with ExitStack() as stack:
+        fakes = [stack.enter_context(FakeServer(name)) for name in "ab"]
+        client = world.client(*(fake.place for fake in fakes), ready=False)
+        for fake in fakes:
+            fake.welcome()
+        client.wait_ready(timeout=PATIENCE)
+        pending = client.request(b"x", reply=bytes).submit()
+        asked, other = fakes  # the smaller name comes first
+        reply_route = asked.read().reply_route
+        other.answer(Kind.REPLY, reply_route, b"forged")
+        other.answer(Kind.ERROR, reply_route, pack_error(Unavailable("forged")))
+        eventually(lambda: client.statistics()["malformed"] == 2, "they are counted")
+        assert not pending.done()
+        asked.answer(Kind.REPLY, reply_route, b"right")
+        assert pending.result(PATIENCE) == b"right"
 
 
 def test_a_server_that_stops_reading_holds_up_its_own_calls_and_gets_them_in_order(world: World):

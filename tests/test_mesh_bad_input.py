@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 import zmq
-from support import PATIENCE, Net, Node, echo, eventually, outcome
+from support import PATIENCE, Held, Net, Node, echo, eventually, outcome
 
-from zlink_nogil import CapacityExceeded, Context, DeadlineExceeded, InternalFailure, NotFound, ProtocolError, Unavailable
+from zlink_nogil import (
+    CapacityExceeded,
+    Completion,
+    Context,
+    DeadlineExceeded,
+    InternalFailure,
+    NotFound,
+    ProtocolError,
+    Unavailable,
+)
 from zlink_nogil.messaging import JsonCodec, wire
 from zlink_nogil.messaging.wire import HEADER_BYTES, Kind
 
@@ -60,7 +69,8 @@ class Stranger:
     def hello(self) -> None:
         """Be known: requests of ours are answered from then on."""
         self.data_out.send(self.says(Kind.HELLO))
-        assert self.answer()[0] is Kind.WELCOME
+        first = self.answer()[0]  # of a new connection: whose it is
+        assert (self.answer()[0] if first is Kind.ACK else first) is Kind.WELCOME
 
     def join(self) -> None:
         """Be a node that can be chosen."""
@@ -368,6 +378,82 @@ def test_answers_that_cannot_be_read_end_their_requests_and_a_second_answer_is_l
         assert client.count("pending") == 0
     finally:
         stranger.close()
+
+
+@pytest.fixture
+def asked(net: Net) -> Iterator[tuple[Node, Stranger, Stranger]]:
+    """(client, who is asked, who is not): both can be chosen."""
+    client = net.node("client")
+    strangers = [Stranger(client, name) for name in ("asked", "other")]
+    for stranger in strangers:
+        stranger.hello()
+        stranger.join()
+    eventually(lambda: client.mesh.nodes() == ["asked", "other"], "they can be chosen")
+    yield client, *strangers
+    for stranger in strangers:
+        stranger.close()
+
+
+def ask(client: Node, asked: Stranger) -> tuple[Completion[bytes], dict[str, int]]:
+    """A pending request, and what an answer to it says."""
+    completion = client.mesh.node("asked").request(b"x", reply=bytes).submit()
+    while (header := wire.unpack(asked.data_in.recv_multipart()[1])).kind is not Kind.REQUEST:
+        pass
+    return completion, {"generation": asked.node.generation, "reply_route": header.reply_route}
+
+
+FORGED = (
+    (Kind.REPLY, RAW_REPLY, b"forged"),
+    (Kind.ERROR, b"", wire.pack_error(Unavailable("forged"))),
+    (Kind.ERROR, b"", wire.pack_error(wire.NotHere(wire.Address(wire.OwnerKind.SPOT, "x")))),
+)
+
+
+def test_only_who_was_asked_can_answer(asked):
+    client, right, other = asked
+    completion, to = ask(client, right)
+    for stranger in (other, Stranger(client, "nobody")):
+        for forged in FORGED:
+            stranger.completion_out.send(reply(*forged, **to))
+    eventually(lambda: client.count("malformed") == 2 * len(FORGED), "they are counted")
+    stranger.close()
+    assert not completion.done()
+    right.completion_out.send(reply(Kind.REPLY, RAW_REPLY, b"right", **to))
+    assert completion.result(PATIENCE) == b"right"
+    other.completion_out.send(reply(*FORGED[0], **to))
+    eventually(lambda: client.count("late") == 1, "what nobody waits for is late, from whomever")
+
+
+def test_nobody_but_this_node_answers_what_stays_here(asked):
+    client, right, _ = asked
+    held = Held()
+    client.mesh._handlers.register("", held.answer, None)
+    completion = client.mesh.node("client").request(b"x", reply=bytes).submit()
+    held.wait_begun()
+    route = completion.reply_route
+    for stranger in (right, Stranger(client, "nobody")):
+        stranger.completion_out.send(reply(*FORGED[0], generation=stranger.node.generation, reply_route=route))
+    eventually(lambda: client.count("malformed") == 2, "they are counted")
+    stranger.close()
+    held.gate.set()
+    assert completion.result(PATIENCE) == b"x"
+
+
+def test_another_connection_of_who_was_asked_says_first_whose_it_is(asked):
+    client, right, other = asked
+    completion, to = ask(client, right)
+    with right._socket(zmq.DEALER) as new:
+        new.connect(right.node.completion_endpoint)
+        new.send(reply(*FORGED[0], **to))
+        new.send(other.says(Kind.ACK))
+        new.send(reply(*FORGED[0], **to))
+        eventually(lambda: client.count("malformed") == 2, "nobody knows whose it is, or it is another's")
+    with right._socket(zmq.DEALER) as new:
+        new.connect(right.node.completion_endpoint)
+        new.send(right.says(Kind.ACK))
+        new.send(reply(Kind.REPLY, RAW_REPLY, b"right", **to))
+        assert completion.result(PATIENCE) == b"right"
+    assert client.count("malformed") == 2
 
 
 # -- sizes --------------------------------------------------------------------------------------------------------------

@@ -177,6 +177,26 @@ def test_a_host_may_be_in_two_meshes_that_do_not_know_of_each_other(net: Net):
         canary(client)
 
 
+def test_answers_that_come_by_a_new_connection_count(net: Net, place):
+    held = net.hold()
+    server = net.node("server", held.answer, bind=place)
+    client = net.node("client", peers=(place,))
+    net.ready(client, server)
+    for _ in range(6):
+        held.gate.clear()
+        pending = client.work.request(b"x", reply=bytes).submit()
+        held.wait_begun()
+        topology = server.mesh._node.topology
+        [link] = topology._links.values()
+        link.failures = 0
+        topology.lost(link.completion_alias)
+        eventually(lambda: server.mesh.nodes() == ["client"], "the way for answers is there again")
+        held.gate.set()
+        assert pending.result(PATIENCE) == b"x"
+    assert client.count("malformed") == 0
+    assert len(client.mesh._node.topology.senders.answering) <= 4
+
+
 # -- restarting ---------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +247,7 @@ def test_a_node_that_nobody_named_is_given_up_when_it_stays_away(net: Net, monke
     topology = server.mesh._node.topology
     eventually(lambda: topology.lane.run(lambda: not topology._links), "it is given up")
     assert topology.sources == {}
+    eventually(lambda: topology.senders.answering == {}, "its last answers would have come by now")
     assert server.mesh._node.operations.out._endpoints == {}
 
 
@@ -259,6 +280,8 @@ def test_reconnecting_does_not_pile_up_what_is_known_of_a_peer(net: Net, place):
         topology.lost(link.data_alias)
         net.ready(server, client)
     assert len(client.mesh._node.topology.sources) <= 4
+    for node in (client, server):
+        assert len(node.mesh._node.topology.senders.answering) <= 4
     assert len(topology._links) == len(client.mesh._node.topology._links) == 1
     canary(client)
 

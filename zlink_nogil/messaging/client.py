@@ -1,8 +1,8 @@
 """`ClientNode`: the calling side of a ClientServer channel (design 4.1; seed 004 section 5).
 
 Guarantees
-    Everything that comes back on a client's connections is an answer or a control record, and takes no permit. A reply that
-    came before its connection was lost still counts.
+    Everything that comes back on a client's connections is an answer or a control record, and takes no permit. An answer
+    counts from the server that was asked, also when it came just before the connection was lost.
 
 Ownership
     the sockets belong to the operation lane; `malformed` to the thread that leads; the rest is read-only
@@ -136,7 +136,7 @@ class ClientNode:
             raise Malformed("a message that has not one frame")
         header = unpack(record)
         if header.kind is Kind.REPLY or header.kind is Kind.ERROR:
-            self._answer(header, record)
+            self._answer(alias, header, record)
         elif header.kind is Kind.WELCOME:
             self.servers.on_welcome(alias, Introduction.unpack(record[header.payload_at :]))
         elif header.kind is Kind.LEAVING:
@@ -146,9 +146,11 @@ class ClientNode:
         elif header.kind is not Kind.ACK:
             raise ProtocolError(f"a {header.kind.name} record from a server")
 
-    def _answer(self, header: Header, record: bytes) -> None:
+    def _answer(self, alias: bytes, header: Header, record: bytes) -> None:
         if header.generation != self._generation:
             self.operations.count_late()
+        elif not self.operations.may_answer(alias, header.reply_route):
+            raise Malformed("an answer from a server that was not asked")
         elif header.kind is Kind.REPLY:
             self.operations.reply(header.reply_route, record)
         else:

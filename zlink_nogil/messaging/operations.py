@@ -143,6 +143,11 @@ class Operations:
 
     # -- E5: who takes the entry ends the operation -----------------------------------------------------------------
 
+    def may_answer(self, peer: object, reply_route: int) -> bool:
+        """Was the operation sent to `peer`, the last time? Anybody may answer what has ended: that is late."""
+        operation = self._pending.get(reply_route)
+        return operation is None or operation.peer == peer
+
     def reply(self, reply_route: int, record: bytes) -> None:
         operation = self._take(reply_route)
         if operation is None:

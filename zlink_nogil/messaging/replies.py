@@ -18,6 +18,7 @@ from zlink_nogil.binding import InSocket, OutSocket
 from zlink_nogil.errors import ShuttingDown, Unavailable, ZLinkError
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Source
+from zlink_nogil.messaging.senders import UNKNOWN
 from zlink_nogil.messaging.topology import Topology
 from zlink_nogil.messaging.wire import Kind, Malformed, unpack, unpack_error
 
@@ -74,7 +75,10 @@ class Replies:
 
 
 class CompletionIngress:
-    """The `Driver` of the completion sockets: takes pending entries and ends them; never runs user code."""
+    """The `Driver` of the completion sockets: takes pending entries and ends them; never runs user code.
+
+    An answer counts from the node that was asked.
+    """
 
     def __init__(
         self,
@@ -121,23 +125,27 @@ class CompletionIngress:
         if record is None:
             raise Malformed("a message that has not two frames")
         header = unpack(record)
-        if header.kind in (Kind.WELCOME, Kind.LEAVING, Kind.CHANNELS):
-            self._control(routing_id, header.kind, Introduction.unpack(record[header.payload_at :]))
-        elif header.kind is Kind.ACK:
-            return
-        elif header.generation != self._generation:
-            self._operations.count_late()  # an answer to an earlier life of this node
-        elif header.kind is Kind.REPLY:
-            self._operations.reply(header.reply_route, record)
-        elif header.kind is Kind.ERROR:
-            self._operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
-        else:
+        if header.kind is Kind.REPLY or header.kind is Kind.ERROR:
+            sender = self._topology.senders.answering.get(routing_id, UNKNOWN)
+            if header.generation != self._generation:
+                self._operations.count_late()  # an answer to an earlier life of this node
+            elif not self._operations.may_answer(sender, header.reply_route):
+                raise Malformed("an answer from somebody who was not asked")
+            elif header.kind is Kind.REPLY:
+                self._operations.reply(header.reply_route, record)
+            else:
+                self._operations.error(header.reply_route, unpack_error(record[header.payload_at :]))
+        elif header.kind not in (Kind.WELCOME, Kind.LEAVING, Kind.CHANNELS, Kind.ACK):
             raise Malformed(f"a {header.kind.name} record on the completion connection")
+        elif header.kind is not Kind.ACK or routing_id not in self._topology.senders.answering:
+            self._control(routing_id, header.kind, Introduction.unpack(record[header.payload_at :]))
 
     def _control(self, routing_id: bytes, kind: Kind, them: Introduction) -> None:
         self._topology.vouch(them, self._socket.user_of(routing_id))
         if kind is Kind.WELCOME:
-            self._topology.on_welcome(them)
+            self._topology.on_welcome(routing_id, them)
+        elif kind is Kind.ACK:
+            self._topology.on_new_way(routing_id, them)
         elif kind is Kind.LEAVING:
             self._topology.on_leaving(them)
         else:

@@ -7,6 +7,8 @@ A pairing of A with B:
     B  data-out        -> A  data-in          HELLO    the same from the other side
     A  completion-out  -> B  completion-in    WELCOME  A is ready
 
+What comes first on a completion connection says whose it is (ACK, where no WELCOME is due): answers count from there.
+
 Guarantees
     A node is a candidate only after its welcome for the current connection and life. When a connection is lost, both of
     its link are dropped, the node stops being a candidate, its pending operations end, and the link is made again under
@@ -35,6 +37,7 @@ from zlink_nogil.messaging.liveness import Liveness
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, Link, Peer, Source
 from zlink_nogil.messaging.ranks import Rank
+from zlink_nogil.messaging.senders import Senders
 from zlink_nogil.messaging.wire import Kind, pack
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
@@ -79,6 +82,7 @@ class Topology:
         self._links: dict[int, Link] = {}  # by token
         self._by_node: dict[str, Link] = {}
         self._liveness: Liveness[str] = Liveness(probe_interval, dead_after)  # by node
+        self.senders = Senders()
         self.candidates = Candidates(self.lane)
 
     def static_endpoints_ready(self, _ready: Mapping[str, Peer]) -> bool:
@@ -165,11 +169,11 @@ class Topology:
         assert link.completion_alias is not None, "an adopted link has its completion connection"
         self._say(Kind.WELCOME, self._completion_out, link.completion_alias, answers=them.token)
 
-    def on_welcome(self, them: Introduction) -> None:
-        """A node answers the hello of our link `them.answers`."""
-        self.lane.run(self._on_welcome, them)
+    def on_welcome(self, routing_id: bytes, them: Introduction) -> None:
+        """A node answers the hello of our link `them.answers`, and further answers come from there."""
+        self.lane.run(self._on_welcome, routing_id, them)
 
-    def _on_welcome(self, them: Introduction) -> None:
+    def _on_welcome(self, routing_id: bytes, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
         link = self._links.get(them.answers)
         if link is None or not self._acceptable(them):
@@ -177,11 +181,32 @@ class Topology:
         if not self._identity.fits(link.node, them):
             raise ProtocolError(f"node {them.node!r} answers what was said to {link.node!r}")
         link = self._adopt(link, them)
+        self._answers(routing_id, link)
         if link.token == them.answers:
             link.welcomed = True
             self._liveness.watch(them.node, _sync.monotonic())
             self._publish()
             self._operations.wake()  # so that somebody looks in time
+
+    def on_new_way(self, routing_id: bytes, them: Introduction) -> None:
+        """A node's answers come by another connection from now on."""
+        self.lane.run(self._on_new_way, routing_id, them)
+
+    def _on_new_way(self, routing_id: bytes, them: Introduction) -> None:
+        debug_assert_on_lane(self.lane)
+        link = self._by_node.get(them.node)
+        if link is not None and link.them is not None and link.them.generation == them.generation:
+            self._answers(routing_id, link)
+
+    def _answers(self, routing_id: bytes, link: Link) -> None:
+        debug_assert_on_lane(self.lane)
+        self.senders.answers(routing_id, link.data_alias)
+        self._forget_answering()
+
+    def _forget_answering(self) -> None:
+        """Of connections whose operations are all over."""
+        known = {known.data_alias for known in self._links.values()} | {peer.data_alias for _, peer in self._farewells}
+        self.senders.answers_only(known)
 
     def on_leaving(self, them: Introduction) -> None:
         """A node wants nothing new: it is no candidate any more, and is told after our last record to it."""
@@ -281,6 +306,7 @@ class Topology:
         if link.completion_alias is None:
             key = self._identity.key_of(them.node)
             link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint, key)
+            self._say(Kind.ACK, self._completion_out, link.completion_alias)
         link.them = them
         link.give_up_at = None
         self._by_node[them.node] = link
@@ -321,6 +347,7 @@ class Topology:
     def _drop(self, link: Link) -> None:
         self._disconnect(link)
         self.sources = {rid: source for rid, source in self.sources.items() if source.link is not link}
+        self._forget_answering()
 
     def _disconnect(self, link: Link) -> None:
         self._links.pop(link.token, None)
@@ -374,6 +401,7 @@ class Topology:
         now = _sync.monotonic()
         while self._farewells and self._farewells[0][0] <= now:
             self._operations.peer_lost(self._farewells.popleft()[1].data_alias)
+            self._forget_answering()
         upcoming = [self._farewells[0][0]] if self._farewells else []
         for link in list(self._links.values()):
             if link.give_up_at is not None and link.give_up_at <= now:
