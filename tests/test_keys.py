@@ -169,7 +169,7 @@ class Three:
         self.a.close()
 
     def link_to_b(self) -> Any:
-        return next(link for link in list(self.mesh._running().topology._links.values()) if link.node == "b")
+        return next(link for link in list(self.mesh._running().topology.links.by_token.values()) if link.node == "b")
 
     def c_says(self, **claims: Any) -> tuple[zmq.Context[Any], Any]:
         keys = self.keys["c"]
@@ -193,7 +193,7 @@ def test_a_listed_node_cannot_take_the_link_of_another_one_by_its_token():
         three.a.wait_ready(PATIENCE)
         token = three.link_to_b().token
         said = three.c_says(answers=token)
-        eventually(lambda: "c" in three.mesh._running().topology._by_node, "a link of its own")
+        eventually(lambda: "c" in three.mesh._running().topology.links.by_node, "a link of its own")
         link = three.link_to_b()
         assert (link.token, link.them.node, link.peer.node) == (token, "b", "b")
         assert three.mesh.node("b").request("x", reply=str).result(PATIENCE) == "a: x"

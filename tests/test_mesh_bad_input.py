@@ -218,11 +218,11 @@ def test_a_hello_that_cannot_be_used_is_counted_and_leaves_no_trace(nodes, stran
     client, server = nodes
     bad = BAD_INTRODUCTIONS[case]
     topology = server.mesh._node.topology
-    before = (set(topology._links), set(topology.sources))
+    before = (set(topology.links.by_token), set(topology.senders.asking))
     stranger.data_out.send(stranger.says(Kind.HELLO, **bad) if isinstance(bad, dict) else control(Kind.HELLO, bad))
     eventually(lambda: server.count("malformed") == 1, "it is counted")
     canary(client, server)
-    assert (set(topology._links), set(topology.sources)) == before
+    assert (set(topology.links.by_token), set(topology.senders.asking)) == before
     assert server.mesh.nodes() == ["client"]
 
 
@@ -231,8 +231,8 @@ def test_hello_many_times_over_is_one_link(nodes, stranger):
     topology = server.mesh._node.topology
     for _ in range(50):
         stranger.hello()
-    assert len(topology._links) == 2
-    assert len(topology.sources) == 2
+    assert len(topology.links.by_token) == 2
+    assert len(topology.senders.asking) == 2
     canary(client, server)
 
 

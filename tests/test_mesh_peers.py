@@ -12,7 +12,7 @@ import pytest
 from support import PATIENCE, Net, Node, child, echo, eventually, new_place, outcome, together
 
 from zlink_nogil import DeadlineExceeded, Host, InvalidOperation, NotFound, ShuttingDown, Unavailable
-from zlink_nogil.messaging import topology as module
+from zlink_nogil.messaging import links as module
 from zlink_nogil.messaging.topology import Topology
 
 
@@ -55,7 +55,7 @@ def test_two_hosts_that_name_each_other_have_one_link_each(net: Net):
         node.host.wait_ready(PATIENCE)
     for node in nodes:
         canary(node)
-        assert len(node.mesh._node.topology._links) == 1
+        assert len(node.mesh._node.topology.links.by_token) == 1
 
 
 def test_a_name_that_does_not_resolve_and_the_own_endpoint_do_not_keep_the_others_out(net: Net, place):
@@ -122,7 +122,7 @@ def test_a_peer_that_calls_before_it_is_called_is_one_link_and_stays(net: Net, p
         with pytest.MonkeyPatch.context() as patch:
 
             def late(topology: Topology, endpoints: list[str], server: Node = server) -> None:
-                eventually(lambda: server.mesh._node.topology.sources, "the client has called")
+                eventually(lambda: server.mesh._node.topology.senders.asking, "the client has called")
                 connect(topology, endpoints)
 
             patch.setattr(Topology, "connect", late)
@@ -131,7 +131,7 @@ def test_a_peer_that_calls_before_it_is_called_is_one_link_and_stays(net: Net, p
         server.host.wait_ready(PATIENCE)
         canary(client)
         assert server.mesh.node("client").send(b"x").result() is None
-        assert [link.static for link in server.mesh._node.topology._links.values()] == [True]
+        assert [link.static for link in server.mesh._node.topology.links.by_token.values()] == [True]
         server.close()
 
 
@@ -140,11 +140,11 @@ def test_a_node_named_in_two_ways_is_one_node(net: Net):
     client = net.node("client", peers=(server, server.endpoint.replace("127.0.0.1", "localhost")))
     client.host.wait_ready(PATIENCE)
     topology = client.mesh._node.topology
-    eventually(lambda: len(topology._links) == 1, "one of the links is dropped")
+    eventually(lambda: len(topology.links.by_token) == 1, "one of the links is dropped")
     net.ready(client, server)
     for _ in range(3):
         canary(client)
-    [link] = topology._links.values()
+    [link] = topology.links.by_token.values()
     topology.lost(link.data_alias)
     net.ready(client, server)
     canary(client)
@@ -187,7 +187,7 @@ def test_answers_that_come_by_a_new_connection_count(net: Net, place):
         pending = client.work.request(b"x", reply=bytes).submit()
         held.wait_begun()
         topology = server.mesh._node.topology
-        [link] = topology._links.values()
+        [link] = topology.links.by_token.values()
         link.failures = 0
         topology.lost(link.completion_alias)
         eventually(lambda: server.mesh.nodes() == ["client"], "the way for answers is there again")
@@ -235,7 +235,7 @@ def test_a_node_that_has_moved_is_found_when_it_calls(net: Net):
         net.ready(client, server)
         canary(client)
         server.close()
-    assert len(client.mesh._node.topology.sources) <= 3
+    assert len(client.mesh._node.topology.senders.asking) <= 3
 
 
 def test_a_node_that_nobody_named_is_given_up_when_it_stays_away(net: Net, monkeypatch):
@@ -245,8 +245,8 @@ def test_a_node_that_nobody_named_is_given_up_when_it_stays_away(net: Net, monke
     net.ready(client, server)
     client.close()
     topology = server.mesh._node.topology
-    eventually(lambda: topology.lane.run(lambda: not topology._links), "it is given up")
-    assert topology.sources == {}
+    eventually(lambda: topology.lane.run(lambda: not topology.links.by_token), "it is given up")
+    assert topology.senders.asking == {}
     eventually(lambda: topology.senders.answering == {}, "its last answers would have come by now")
     assert server.mesh._node.operations.out._endpoints == {}
 
@@ -258,12 +258,12 @@ def test_a_peer_that_calls_while_its_link_rests_is_there_at_once(net: Net, place
     server = net.node("server", echo, bind=place, peers=(client,))
     net.ready(client, server)
     topology = client.mesh._node.topology
-    [link] = topology._links.values()
+    [link] = topology.links.by_token.values()
     link.failures = 5
     topology.lost(link.data_alias)
     assert client.mesh.nodes() == []
     assert link.open_at is not None
-    [theirs] = server.mesh._node.topology._links.values()
+    [theirs] = server.mesh._node.topology.links.by_token.values()
     server.mesh._node.topology.lost(theirs.data_alias)  # says hello again
     net.ready(client, server)
     canary(client)
@@ -275,14 +275,14 @@ def test_reconnecting_does_not_pile_up_what_is_known_of_a_peer(net: Net, place):
     net.ready(client, server)
     topology = server.mesh._node.topology
     for _ in range(12):
-        [link] = topology._links.values()
+        [link] = topology.links.by_token.values()
         link.failures = 0  # as if it had lasted
         topology.lost(link.data_alias)
         net.ready(server, client)
-    assert len(client.mesh._node.topology.sources) <= 4
+    assert len(client.mesh._node.topology.senders.asking) <= 4
     for node in (client, server):
         assert len(node.mesh._node.topology.senders.answering) <= 4
-    assert len(topology._links) == len(client.mesh._node.topology._links) == 1
+    assert len(topology.links.by_token) == len(client.mesh._node.topology.links.by_token) == 1
     canary(client)
 
 
@@ -359,7 +359,7 @@ def test_whatever_happens_to_the_connections_every_operation_ends_once(net: Net,
             server = net.node("server", echo, bind=place)
             net.ready(client, server)
             for node in (client, server):
-                for link in list(node.mesh._node.topology._links.values()):
+                for link in list(node.mesh._node.topology.links.by_token.values()):
                     link.failures = 0
                     alias = link.data_alias if round_ % 2 else link.completion_alias
                     node.mesh._node.topology.lost(alias or b"nobody")

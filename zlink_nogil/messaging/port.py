@@ -43,7 +43,7 @@ class MeshPort:
         return records, hot
 
     def answer(self, routing_id: bytes) -> Answer | None:
-        source = _sync.look_up(self._topology.sources, routing_id)
+        source = _sync.look_up(self._topology.senders.asking, routing_id)
         return None if source is None else self._replies.to(source)
 
     def control(self, routing_id: bytes, header: Header, record: bytes) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from zlink_nogil.messaging.peers import Link, Source
+
 __all__ = ["UNKNOWN", "Senders"]
 
 UNKNOWN: Final = b""
@@ -22,8 +24,21 @@ KEPT: Final = 4
 
 class Senders:
     def __init__(self) -> None:
+        self.asking: dict[bytes, Source] = {}
+        """Of the data-in socket: who said hello there."""
         self.answering: dict[bytes, bytes] = {}
         """Of the completion-in socket: the alias of the data connection that is answered there."""
+
+    def asks(self, routing_id: bytes, source: Source) -> None:
+        """A node says hello here."""
+        self.asking[routing_id] = source
+        former = [rid for rid, other in self.asking.items() if other.link is source.link]
+        for rid in former[:-KEPT]:
+            del self.asking[rid]
+
+    def asks_no_more(self, link: Link) -> None:
+        """The node that this link led to is given up."""
+        self.asking = {rid: source for rid, source in self.asking.items() if source.link is not link}
 
     def answers(self, routing_id: bytes, alias: bytes) -> None:
         """The node at our data connection `alias` answers here."""

@@ -8,20 +8,20 @@ A pairing of A with B:
     A  completion-out  -> B  completion-in    WELCOME  A is ready
 
 What comes first on a completion connection says whose it is (ACK, where no WELCOME is due): answers count from there.
+The outgoing connections are `Links`, who is behind the others `Senders`.
 
 Guarantees
     A node is a candidate only after its welcome for the current connection and life. When a connection is lost, both of
     its link are dropped, the node stops being a candidate, its pending operations end, and the link is made again under
-    fresh aliases; a node that was not named in `peers` is given up after `PATIENCE`.
+    fresh aliases.
 
 Ownership
-    on `lane`    everything but `sources` (written on the lane, single operations read by the ingress leader)
+    on `lane`    everything; for what others read see `Senders` and `Candidates`
     Lock order: this lane, then a selector's, then the operation or completion lane (decision 8).
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -30,35 +30,25 @@ from typing import Final
 
 from zlink_nogil import _sync
 from zlink_nogil.binding import Lost, OutSocket
-from zlink_nogil.errors import ProtocolError, Unavailable, ZLinkError
+from zlink_nogil.errors import ProtocolError, ZLinkError
 from zlink_nogil.messaging.candidates import Candidates
 from zlink_nogil.messaging.identity import Identity
+from zlink_nogil.messaging.links import Links
 from zlink_nogil.messaging.liveness import Liveness
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import ANY_MESH, CLIENT_SERVER, Introduction, Link, Peer, Source
 from zlink_nogil.messaging.ranks import Rank
 from zlink_nogil.messaging.senders import Senders
-from zlink_nogil.messaging.wire import Kind, pack
+from zlink_nogil.messaging.wire import Kind
 from zlink_nogil.state import StateLane, debug_assert_on_lane
 
 __all__ = ["Topology"]
 
 LAST_ANSWERS: Final = 0.5
 """Seconds that answers of a node that left in good order may come after its connection has ended."""
-PATIENCE: Final = 15.0
-"""Seconds until a node that went away, and that nobody named in `peers`, is given up."""
-LASTING: Final = 1.0
-"""Seconds a connection must have lasted for the next one to be made at once."""
-LEAST_REST: Final = 0.05
-MOST_REST: Final = 5.0
-"""Seconds between connections that do not last: at first, and at most."""
 LIFE_BYTES: Final = 8
 """Of a routing id, after the node's name."""
-KEPT_SOURCES: Final = 4
-"""Connections of one node from which records may still be read."""
-
 _log = logging.getLogger("zlink_nogil.messaging")
-_tokens = itertools.count(1)
 
 
 class Topology:
@@ -71,23 +61,22 @@ class Topology:
         probe_interval: float,
         dead_after: float,
     ) -> None:
-        self.me = me
         self.lane = StateLane(f"topology {me.node}", rank=Rank.TOPOLOGY)
-        self.sources: dict[bytes, Source] = {}
+        self.links = Links(self.lane, me, operations.out, completion_out, identity)
         self._operations = operations
-        self._data_out = operations.out
-        self._completion_out = completion_out
         self._identity = identity
         self._farewells: deque[tuple[float, Peer]] = deque()
-        self._links: dict[int, Link] = {}  # by token
-        self._by_node: dict[str, Link] = {}
         self._liveness: Liveness[str] = Liveness(probe_interval, dead_after)  # by node
         self.senders = Senders()
         self.candidates = Candidates(self.lane)
 
+    @property
+    def me(self) -> Introduction:
+        return self.links.me
+
     def static_endpoints_ready(self, _ready: Mapping[str, Peer]) -> bool:
         """Is every node named in `peers` ready?"""
-        return self.lane.run(lambda: all(link.peer is not None for link in self._links.values() if link.static))
+        return self.lane.run(lambda: all(link.peer is not None for link in self.links if link.static))
 
     # -- connecting -------------------------------------------------------------------------------------------------
 
@@ -98,48 +87,12 @@ class Topology:
 
     def _connect(self, endpoint: str, node: str | None) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._link_to(endpoint)
+        link = self.links.to(endpoint)
         if link is None:
-            self._open(Link(endpoint, static=True, node=node), answers=0)
+            self.links.open(Link(endpoint, static=True, node=node))
         else:  # it was faster than we
             link.static = True
             link.give_up_at = None
-
-    def _link_to(self, endpoint: str) -> Link | None:
-        return next((link for link in self._links.values() if link.endpoint == endpoint), None)
-
-    def _open(self, link: Link, answers: int) -> None:
-        """(Re)connect the data connection under a fresh alias and say hello on it."""
-        debug_assert_on_lane(self.lane)
-        link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint, self._identity.key_of(link.node))
-        link.opened_at = _sync.monotonic()
-        link.open_at = None
-        self._register(link)
-        self._say(Kind.HELLO, self._data_out, link.data_alias, link.token, answers)
-
-    def _register(self, link: Link) -> None:
-        self._links.pop(link.token, None)
-        link.token = next(_tokens)
-        self._links[link.token] = link
-
-    def _say(self, kind: Kind, out: OutSocket, alias: bytes, token: int = 0, answers: int = 0) -> None:
-        me = self.me
-        introduction = Introduction(
-            me.mesh,
-            me.node,
-            me.generation,
-            me.data_endpoint,
-            me.completion_endpoint,
-            me.channels,
-            me.max_record_bytes,
-            token,
-            answers,
-        )
-        record = pack(kind, b"", b"", introduction.pack(), generation=0)
-        try:
-            out.run(out.send, alias, record, _nobody_waits)
-        except Unavailable:
-            return  # the connection is down; the monitor tells, and what follows says it again
 
     # -- what the others say ----------------------------------------------------------------------------------------
 
@@ -162,12 +115,8 @@ class Topology:
             if link.them is None and not link.static:
                 self._drop(link)
             raise
-        self.sources[routing_id] = Source(them.node, them.generation, them.max_record_bytes, link)
-        former = [rid for rid, source in self.sources.items() if source.link is link]
-        for rid in former[:-KEPT_SOURCES]:
-            del self.sources[rid]
-        assert link.completion_alias is not None, "an adopted link has its completion connection"
-        self._say(Kind.WELCOME, self._completion_out, link.completion_alias, answers=them.token)
+        self.senders.asks(routing_id, Source(them.node, them.generation, them.max_record_bytes, link))
+        self.links.tell(Kind.WELCOME, link, answers=them.token)
 
     def on_welcome(self, routing_id: bytes, them: Introduction) -> None:
         """A node answers the hello of our link `them.answers`, and further answers come from there."""
@@ -175,7 +124,7 @@ class Topology:
 
     def _on_welcome(self, routing_id: bytes, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._links.get(them.answers)
+        link = self.links.by_token.get(them.answers)
         if link is None or not self._acceptable(them):
             return  # for a connection that was given up meanwhile
         if not self._identity.fits(link.node, them):
@@ -194,8 +143,8 @@ class Topology:
 
     def _on_new_way(self, routing_id: bytes, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._by_node.get(them.node)
-        if link is not None and link.them is not None and link.them.generation == them.generation:
+        link = self.links.to_life(them)
+        if link is not None:
             self._answers(routing_id, link)
 
     def _answers(self, routing_id: bytes, link: Link) -> None:
@@ -205,7 +154,7 @@ class Topology:
 
     def _forget_answering(self) -> None:
         """Of connections whose operations are all over."""
-        known = {known.data_alias for known in self._links.values()} | {peer.data_alias for _, peer in self._farewells}
+        known = {known.data_alias for known in self.links} | {peer.data_alias for _, peer in self._farewells}
         self.senders.answers_only(known)
 
     def on_leaving(self, them: Introduction) -> None:
@@ -214,12 +163,11 @@ class Topology:
 
     def _on_leaving(self, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._by_node.get(them.node)
-        if link is None or link.them is None or link.them.generation != them.generation:
-            return
-        link.leaving = True
-        self._publish()
-        self._say(Kind.LEFT, self._data_out, link.data_alias)
+        link = self.links.to_life(them)
+        if link is not None:
+            link.leaving = True
+            self._publish()
+            self.links.say_last(link)
 
     def on_channels(self, them: Introduction) -> None:
         """A node says anew what it offers, and at which weights."""
@@ -227,12 +175,11 @@ class Topology:
 
     def _on_channels(self, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._by_node.get(them.node)
-        if link is None or link.them is None or link.them.generation != them.generation:
-            return
-        link.them = replace(link.them, channels=them.channels)
-        link.peer = None  # seen anew
-        self._publish()
+        link = self.links.to_life(them)
+        if link is not None:
+            link.them = replace(link.them or them, channels=them.channels)
+            link.peer = None  # seen anew
+            self._publish()
 
     def offer(self, channels: Mapping[str, int]) -> None:
         """Tell every node what this one offers from now on."""
@@ -240,10 +187,9 @@ class Topology:
 
     def _offer(self, channels: Mapping[str, int]) -> None:
         debug_assert_on_lane(self.lane)
-        self.me = replace(self.me, channels=channels)
-        for link in list(self._by_node.values()):
-            if link.completion_alias is not None:
-                self._say(Kind.CHANNELS, self._completion_out, link.completion_alias)
+        self.links.me = replace(self.me, channels=channels)
+        for link in self.links:
+            self.links.tell(Kind.CHANNELS, link)
 
     def on_left(self, them: Introduction) -> None:
         """A node has sent us its last record."""
@@ -251,7 +197,7 @@ class Topology:
 
     def _on_left(self, them: Introduction) -> None:
         debug_assert_on_lane(self.lane)
-        link = self._by_node.get(them.node)
+        link = self.links.by_node.get(them.node)
         if link is not None:
             link.left = True
             self.candidates.notify()
@@ -268,20 +214,20 @@ class Topology:
 
     def _link_for(self, them: Introduction) -> Link:
         """The link that leads to whoever says hello, or a new one."""
-        link = self._links.get(them.answers)
+        link = self.links.by_token.get(them.answers)
         if link is None or not self._identity.fits(link.node, them):  # tokens can be guessed
-            known = self._by_node.get(them.node)
-            if known is not None and known.them is not None and known.them.generation == them.generation:
+            known = self.links.to_life(them)
+            if known is not None:
                 return known
-            link = self._link_to(them.data_endpoint)
+            link = self.links.to(them.data_endpoint)
             if link is not None and not self._identity.fits(link.node, them):
                 self._yield_place(link, them)
                 link = None
         if link is None:
             link = Link(them.data_endpoint, static=False, node=them.node)
-            self._open(link, answers=them.token)
+            self.links.open(link, answers=them.token)
         elif link.open_at is not None:  # it has come back by itself
-            self._open(link, answers=them.token)
+            self.links.open(link, answers=them.token)
         return link
 
     def _yield_place(self, link: Link, them: Introduction) -> None:
@@ -292,7 +238,7 @@ class Topology:
 
     def _adopt(self, link: Link, them: Introduction) -> Link:
         """`link` leads to `them`: one link per node, and its completion connection. Returns the link that is kept."""
-        known = self._by_node.get(them.node)
+        known = self.links.by_node.get(them.node)
         if known is not None and known is not link and known.them is not None:
             if known.them.generation == them.generation:
                 known.static = known.static or link.static
@@ -303,13 +249,7 @@ class Topology:
                 self._lost(known)
         if link.them is not None and link.them.generation != them.generation:
             self._lost(link)  # a new life at the same place, and the old one's end was not seen yet
-        if link.completion_alias is None:
-            key = self._identity.key_of(them.node)
-            link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint, key)
-            self._say(Kind.ACK, self._completion_out, link.completion_alias)
-        link.them = them
-        link.give_up_at = None
-        self._by_node[them.node] = link
+        self.links.complete(link, them)
         return link
 
     # -- loss -------------------------------------------------------------------------------------------------------
@@ -320,7 +260,7 @@ class Topology:
 
     def _on_lost(self, alias: Lost) -> None:
         debug_assert_on_lane(self.lane)
-        link = next((known for known in self._links.values() if alias in (known.data_alias, known.completion_alias)), None)
+        link = self.links.over(alias)
         if link is not None:
             self._lost(link)
 
@@ -328,38 +268,23 @@ class Topology:
         peer, leaving = link.peer, link.leaving
         self._disconnect(link)
         self._publish()
-        now = _sync.monotonic()
         if peer is not None and leaving:  # it went in good order: what it answered is on its way, by the other connection
-            self._farewells.append((now + LAST_ANSWERS, peer))
+            self._farewells.append((_sync.monotonic() + LAST_ANSWERS, peer))
             self._operations.wake()
         elif peer is not None:
             self._operations.peer_lost(peer.data_alias)
-        if not link.static:
-            link.give_up_at = link.give_up_at or now + PATIENCE
-        link.failures = 0 if now - link.opened_at >= LASTING else link.failures + 1
-        if link.failures <= 1:
-            self._open(link, answers=0)
-        else:  # somebody who accepts and hangs up, or two nodes of one name
-            link.open_at = now + min(LEAST_REST * 2 ** (link.failures - 2), MOST_REST)
-            self._register(link)
+        if not self.links.make_again(link):
             self._operations.wake()
 
     def _drop(self, link: Link) -> None:
         self._disconnect(link)
-        self.sources = {rid: source for rid, source in self.sources.items() if source.link is not link}
+        self.senders.asks_no_more(link)
         self._forget_answering()
 
     def _disconnect(self, link: Link) -> None:
-        self._links.pop(link.token, None)
-        if link.them is not None and self._by_node.get(link.them.node) is link:
-            del self._by_node[link.them.node]
-            self._liveness.forget(link.them.node)
-        self._data_out.run(self._data_out.disconnect, link.data_alias)
-        if link.completion_alias is not None:
-            self._completion_out.run(self._completion_out.disconnect, link.completion_alias)
-        link.data_alias = b""
-        link.completion_alias = link.them = link.peer = None
-        link.welcomed = link.leaving = link.left = False
+        them = self.links.disconnect(link)
+        if them is not None:
+            self._liveness.forget(them.node)
 
     def heard(self, routing_ids: Iterable[bytes]) -> None:
         """Records came over these connections, in this rotation: their names begin with the node's."""
@@ -375,22 +300,19 @@ class Topology:
 
     def _on_probe(self, routing_id: bytes) -> None:
         debug_assert_on_lane(self.lane)
-        source = _sync.look_up(self.sources, routing_id)
-        if source is not None and source.link.completion_alias is not None:
-            self._say(Kind.ACK, self._completion_out, source.link.completion_alias)
+        source = _sync.look_up(self.senders.asking, routing_id)
+        if source is not None:
+            self.links.tell(Kind.ACK, source.link)
 
     def _look_who_lives(self, now: float) -> None:
         debug_assert_on_lane(self.lane)
         ask, dead = self._liveness.look(now)
         for node in ask:
-            alias = self._by_node[node].data_alias
-            if self._data_out.run(self._data_out.is_full, alias):
+            if not self.links.ask(Kind.PROBE, self.links.by_node[node]):
                 self._liveness.not_asked(node)  # it would only pile up
-            else:
-                self._say(Kind.PROBE, self._data_out, alias)
         for node in dead:
             _log.warning("nothing was heard of node %r: it is given up for dead", node)
-            self._lost(self._by_node[node])
+            self._lost(self.links.by_node[node])
 
     def manage(self) -> float | None:
         """Connect again after a rest, give up nodes that stay away; returns when to look again (monotonic), None: never."""
@@ -403,13 +325,10 @@ class Topology:
             self._operations.peer_lost(self._farewells.popleft()[1].data_alias)
             self._forget_answering()
         upcoming = [self._farewells[0][0]] if self._farewells else []
-        for link in list(self._links.values()):
-            if link.give_up_at is not None and link.give_up_at <= now:
-                self._drop(link)
-                continue
-            if link.open_at is not None and link.open_at <= now:
-                self._open(link, answers=0)
-            upcoming += [time for time in (link.give_up_at, link.open_at) if time is not None]
+        over, times = self.links.due(now)
+        for link in over:
+            self._drop(link)
+        upcoming += times
         self._look_who_lives(now)
         look_at = self._liveness.next()
         if look_at is not None:
@@ -428,9 +347,8 @@ class Topology:
 
     def _leave(self) -> None:
         debug_assert_on_lane(self.lane)
-        for link in list(self._by_node.values()):
-            if link.completion_alias is not None:
-                self._say(Kind.LEAVING, self._completion_out, link.completion_alias)
+        for link in self.links:
+            self.links.tell(Kind.LEAVING, link)
 
     def forget_unready(self) -> None:
         """Nothing but a hello waits for a node that is not ready: the end of the context must not wait for it."""
@@ -438,19 +356,19 @@ class Topology:
 
     def _forget_unready(self) -> None:
         debug_assert_on_lane(self.lane)
-        for link in [link for link in self._links.values() if link.peer is None]:
+        for link in [link for link in self.links if link.peer is None]:
             self._disconnect(link)
 
     def _all_left(self, _ready: Mapping[str, Peer]) -> bool:
-        return self.lane.run(lambda: all(link.left for link in self._by_node.values() if link.completion_alias))
+        return self.lane.run(lambda: all(link.left for link in self.links if link.completion_alias))
 
     # -- candidates -------------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Bring `ready` and every selector to the links' present state."""
-        for link in self._links.values():
+        for link in self.links:
             link.peer = self._view(link)
-        self.candidates.publish([link.peer for link in self._links.values() if link.peer and not link.leaving])
+        self.candidates.publish([link.peer for link in self.links if link.peer and not link.leaving])
 
     def _view(self, link: Link) -> Peer | None:
         them = link.them
@@ -459,7 +377,3 @@ class Topology:
         if link.peer is not None and link.peer.data_alias == link.data_alias:
             return link.peer
         return Peer(them.node, them.node.encode(), them.generation, link.data_alias, them.channels, them.max_record_bytes)
-
-
-def _nobody_waits(error: ZLinkError | None) -> None:
-    """For control records: when one is not accepted, the connection is gone, and that is noticed elsewhere."""
