@@ -171,6 +171,11 @@ class OutSocket:
         debug_assert_on_lane(self.lane)
         return alias in self._waiting
 
+    def is_up(self, alias: bytes) -> bool:
+        """On lane: is there a connection now, as far as `service` has seen?"""
+        debug_assert_on_lane(self.lane)
+        return alias in self._by_fd.values()
+
     def backlog(self) -> int:
         """Sends that wait for room."""
         debug_assert_on_lane(self.lane)

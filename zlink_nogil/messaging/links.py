@@ -2,8 +2,8 @@
 
 Guarantees
     Each data connection has a fresh alias and a fresh token. Between connections that do not last there is a rest. A node
-    that was not named in `peers` is given up when it stays away for `PATIENCE`. What is said first on a completion
-    connection is whose it is.
+    that was not named in `peers` is given up when it is not ready, and not heard of, for `PATIENCE`. Who does not welcome us
+    hears our hello again: it may have given us up. What is said first on a completion connection is whose it is.
 
 Ownership
     on `lane`, the topology's    everything
@@ -13,7 +13,7 @@ Ownership
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from zlink_nogil import _sync
@@ -27,12 +27,16 @@ from zlink_nogil.state import StateLane, debug_assert_on_lane
 __all__ = ["Links"]
 
 PATIENCE: Final = 15.0
-"""Seconds until a node that went away, and that nobody named in `peers`, is given up."""
+"""Seconds until a node that is away or never was there, and that nobody named in `peers`, is given up."""
 LASTING: Final = 1.0
 """Seconds a connection must have lasted for the next one to be made at once."""
 LEAST_REST: Final = 0.05
 MOST_REST: Final = 5.0
 """Seconds between connections that do not last: at first, and at most."""
+
+HELLO_AGAIN: Final = 5.0
+MOST_HELLO_AGAIN: Final = 60.0
+"""Seconds between two hellos to who does not welcome us: at first, and at most."""
 
 _tokens = itertools.count(1)
 
@@ -71,8 +75,11 @@ class Links:
         """(Re)connect the data connection under a fresh alias and say hello on it."""
         debug_assert_on_lane(self._lane)
         link.data_alias = self._data_out.run(self._data_out.connect, link.endpoint, self._identity.key_of(link.node))
-        link.opened_at = _sync.monotonic()
+        link.opened_at = now = _sync.monotonic()
         link.open_at = None
+        link.hello_at, link.hellos = now + HELLO_AGAIN, 0
+        if not link.static:
+            link.give_up_at = link.give_up_at or now + PATIENCE
         self._register(link)
         self._say(Kind.HELLO, self._data_out, link.data_alias, link.token, answers)
 
@@ -89,8 +96,27 @@ class Links:
             link.completion_alias = self._completion_out.run(self._completion_out.connect, them.completion_endpoint, key)
             self.tell(Kind.ACK, link)
         link.them = them
-        link.give_up_at = None
         self.by_node[them.node] = link
+        self.heard([them.node], _sync.monotonic())
+
+    def welcome(self, link: Link) -> None:
+        """It is ready."""
+        debug_assert_on_lane(self._lane)
+        link.welcomed = link.was_ready = True
+        link.give_up_at = link.hello_at = None
+
+    def heard(self, nodes: Iterable[str], now: float) -> None:
+        """They are there, ready or not."""
+        debug_assert_on_lane(self._lane)
+        for node in nodes:
+            link = self.by_node.get(node)
+            if link is not None and link.give_up_at is not None:
+                link.give_up_at = now + PATIENCE
+
+    def unready(self) -> list[Link]:
+        """Links to nodes that nobody named in `peers` and that are not ready, the one to give up first at the beginning."""
+        found = [(link.give_up_at, link.token, link) for link in self if link.give_up_at is not None and not link.static]
+        return [link for _, _, link in sorted(found, key=lambda each: each[:2])]
 
     def disconnect(self, link: Link) -> Introduction | None:
         """Drop both connections; returns who was there, if it was his link."""
@@ -107,34 +133,45 @@ class Links:
         link.data_alias = b""
         link.completion_alias = link.them = link.peer = None
         link.welcomed = link.leaving = link.left = False
+        link.hello_at = None
         return them
 
-    def make_again(self, link: Link) -> bool:
-        """After `disconnect`: at once, or, when it did not last, after a rest; then False, and `due` tells when."""
+    def make_again(self, link: Link) -> None:
+        """After `disconnect`: at once, or, when it did not last, after a rest; `due` tells when."""
         debug_assert_on_lane(self._lane)
         now = _sync.monotonic()
-        if not link.static:
-            link.give_up_at = link.give_up_at or now + PATIENCE
         link.failures = 0 if now - link.opened_at >= LASTING else link.failures + 1
         if link.failures <= 1:
             self.open(link)
-            return True
+            return
         # somebody who accepts and hangs up, or two nodes of one name
         link.open_at = now + min(LEAST_REST * 2 ** (link.failures - 2), MOST_REST)
+        if not link.static:
+            link.give_up_at = link.give_up_at or now + PATIENCE
         self._register(link)
-        return False
 
     def due(self, now: float) -> tuple[list[Link], list[float]]:
-        """Connect again who has rested; returns whom to give up, and when to look again."""
+        """Connect again who has rested, say hello again; returns whom to give up, and when to look again."""
         debug_assert_on_lane(self._lane)
-        over = [link for link in self if link.give_up_at is not None and link.give_up_at <= now]
+        over: list[Link] = []
         upcoming: list[float] = []
         for link in self:
-            if link not in over:
-                if link.open_at is not None and link.open_at <= now:
-                    self.open(link)
-                upcoming += [time for time in (link.give_up_at, link.open_at) if time is not None]
+            give_up_at = None if link.static else link.give_up_at
+            if give_up_at is not None and give_up_at <= now:
+                over.append(link)
+                continue
+            if link.open_at is not None and link.open_at <= now:
+                self.open(link)
+            if link.hello_at is not None and link.hello_at <= now:
+                self._say_hello_again(link, now)
+            upcoming += [time for time in (give_up_at, link.open_at, link.hello_at) if time is not None]
         return over, upcoming
+
+    def _say_hello_again(self, link: Link, now: float) -> None:
+        link.hellos += 1
+        link.hello_at = now + min(HELLO_AGAIN * 2**link.hellos, MOST_HELLO_AGAIN)
+        if self._data_out.run(self._data_out.is_up, link.data_alias):  # or else the first one still waits to go out
+            self._say(Kind.HELLO, self._data_out, link.data_alias, link.token)
 
     # -- saying -----------------------------------------------------------------------------------------------------
 

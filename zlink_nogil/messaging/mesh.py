@@ -202,10 +202,14 @@ class Mesh:
         )
 
     def statistics(self) -> dict[str, int]:
-        """Counts of this moment: pending and late operations, refused and malformed records, owners, dropped answers."""
+        """Counts of this moment: pending and late operations, refused and malformed records, owners, dropped answers.
+
+        And `given_up`: nodes that told of themselves, and never were ready.
+        """
         node = self._running()
         counts = {"refused": 0, "malformed": 0, **node.inbox.counts, **node.operations.counts()}
         counts["malformed"] += node.completions.malformed
+        counts["given_up"] = node.topology.given_up
         return {**counts, "owners": len(node.owners), "dropped_replies": node.replies.dropped()}
 
     # -- by the host ------------------------------------------------------------------------------------------------

@@ -120,7 +120,8 @@ class Peer:
 class Link:
     """Belongs to the topology lane. Each (re)connection has a new token.
 
-    `failures` counts connections in a row that did not last; at `open_at` the next one is made (None: there is one).
+    `failures` counts connections in a row that did not last; at `open_at` the next one is made (None: there is one). Until
+    the node is ready hello is said again at `hello_at`, and a link that is not `static` is given up at `give_up_at`.
     """
 
     endpoint: str
@@ -132,9 +133,12 @@ class Link:
     completion_alias: bytes | None = None
     them: Introduction | None = None
     welcomed: bool = False
+    was_ready: bool = False
     leaving: bool = False
     give_up_at: float | None = None
     opened_at: float = 0.0
+    hello_at: float | None = None
+    hellos: int = 0
     failures: int = 0
     open_at: float | None = None
     peer: Peer | None = None

@@ -13,7 +13,7 @@ The outgoing connections are `Links`, who is behind the others `Senders`.
 Guarantees
     A node is a candidate only after its welcome for the current connection and life. When a connection is lost, both of
     its link are dropped, the node stops being a candidate, its pending operations end, and the link is made again under
-    fresh aliases.
+    fresh aliases. Of nodes that nobody named in `peers` and that are not ready, at most `MOST_UNREADY` have a link.
 
 Ownership
     on `lane`    everything; for what others read see `Senders` and `Candidates`
@@ -46,6 +46,7 @@ __all__ = ["Topology"]
 
 LAST_ANSWERS: Final = 0.5
 """Seconds that answers of a node that left in good order may come after its connection has ended."""
+MOST_UNREADY: Final = 1024
 LIFE_BYTES: Final = 8
 """Of a routing id, after the node's name."""
 _log = logging.getLogger("zlink_nogil.messaging")
@@ -68,6 +69,8 @@ class Topology:
         self._farewells: deque[tuple[float, Peer]] = deque()
         self._liveness: Liveness[str] = Liveness(probe_interval, dead_after)  # by node
         self.senders = Senders()
+        self.given_up = 0
+        """Nodes that told of themselves and never were ready; read by anybody."""
         self.candidates = Candidates(self.lane)
 
     @property
@@ -84,6 +87,7 @@ class Topology:
         """Begin to pair with the nodes at these data endpoints, whose ids may be known."""
         for endpoint, node in endpoints.items():
             self.lane.run(self._connect, endpoint, node)
+        self._operations.wake()  # so that somebody looks in time
 
     def _connect(self, endpoint: str, node: str | None) -> None:
         debug_assert_on_lane(self.lane)
@@ -92,7 +96,6 @@ class Topology:
             self.links.open(Link(endpoint, static=True, node=node))
         else:  # it was faster than we
             link.static = True
-            link.give_up_at = None
 
     # -- what the others say ----------------------------------------------------------------------------------------
 
@@ -132,7 +135,7 @@ class Topology:
         link = self._adopt(link, them)
         self._answers(routing_id, link)
         if link.token == them.answers:
-            link.welcomed = True
+            self.links.welcome(link)
             self._liveness.watch(them.node, _sync.monotonic())
             self._publish()
             self._operations.wake()  # so that somebody looks in time
@@ -224,6 +227,9 @@ class Topology:
                 self._yield_place(link, them)
                 link = None
         if link is None:
+            unready = self.links.unready()
+            for oldest in unready[: max(0, len(unready) - MOST_UNREADY + 1)]:
+                self._give_up(oldest)
             link = Link(them.data_endpoint, static=False, node=them.node)
             self.links.open(link, answers=them.token)
         elif link.open_at is not None:  # it has come back by itself
@@ -270,11 +276,16 @@ class Topology:
         self._publish()
         if peer is not None and leaving:  # it went in good order: what it answered is on its way, by the other connection
             self._farewells.append((_sync.monotonic() + LAST_ANSWERS, peer))
-            self._operations.wake()
         elif peer is not None:
             self._operations.peer_lost(peer.data_alias)
-        if not self.links.make_again(link):
-            self._operations.wake()
+        self.links.make_again(link)
+        self._operations.wake()
+
+    def _give_up(self, link: Link) -> None:
+        if not link.was_ready:
+            _log.info("node %r, said to be at %s, never was ready: it is given up", link.node, link.endpoint)
+            self.given_up += 1
+        self._drop(link)
 
     def _drop(self, link: Link) -> None:
         self._disconnect(link)
@@ -292,7 +303,10 @@ class Topology:
 
     def _heard(self, nodes: set[bytes]) -> None:
         debug_assert_on_lane(self.lane)
-        self._liveness.heard((node.decode(errors="replace") for node in nodes), _sync.monotonic())
+        names = [node.decode(errors="replace") for node in nodes]
+        now = _sync.monotonic()
+        self._liveness.heard(names, now)
+        self.links.heard(names, now)
 
     def on_probe(self, routing_id: bytes) -> None:
         """A node asks over its data connection; the answer goes the way of answers."""
@@ -327,7 +341,7 @@ class Topology:
         upcoming = [self._farewells[0][0]] if self._farewells else []
         over, times = self.links.due(now)
         for link in over:
-            self._drop(link)
+            self._give_up(link)
         upcoming += times
         self._look_who_lives(now)
         look_at = self._liveness.next()
