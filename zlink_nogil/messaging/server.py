@@ -6,7 +6,8 @@
 
 Guarantees
     One connection per client: its answers go back where its requests came from. A client whose connection is gone is
-    forgotten with the first record that cannot reach it, at the latest when it is probed.
+    forgotten with the first record that cannot reach it, at the latest when it is probed. (ZeroMQ's monitor tells earlier,
+    but by descriptor: whose it was only the first frame of each connection says, in a property that is deprecated.)
 
 Ownership
     `_sessions`, `_weight`, `_leaving`   on the socket's lane; single look-ups by the thread that leads
