@@ -171,7 +171,7 @@ class Mesh:
         """The view of a ready node, None for this one; `NotFound` when it is not ready."""
         if node_id == self.node_id:
             return None
-        peer = self._running().topology.candidates.ready.get(node_id)
+        peer = _sync.look_up(self._running().topology.candidates.ready, node_id)
         if peer is None:
             raise NotFound(f"node {node_id!r} is not ready")
         return peer

@@ -145,7 +145,7 @@ class Operations:
 
     def may_answer(self, peer: object, reply_route: int) -> bool:
         """Was the operation sent to `peer`, the last time? Anybody may answer what has ended: that is late."""
-        operation = self._pending.get(reply_route)
+        operation = _sync.look_up(self._pending, reply_route)
         return operation is None or operation.peer == peer
 
     def reply(self, reply_route: int, record: bytes) -> None:

@@ -126,7 +126,7 @@ class CompletionIngress:
             raise Malformed("a message that has not two frames")
         header = unpack(record)
         if header.kind is Kind.REPLY or header.kind is Kind.ERROR:
-            sender = self._topology.senders.answering.get(routing_id, UNKNOWN)
+            sender = _sync.look_up(self._topology.senders.answering, routing_id) or UNKNOWN
             if header.generation != self._generation:
                 self._operations.count_late()  # an answer to an earlier life of this node
             elif not self._operations.may_answer(sender, header.reply_route):
