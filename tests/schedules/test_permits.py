@@ -24,10 +24,12 @@ class Jobs:
         self.most = most
         self.held = 0
         self.borrowed = 0
+        self.served: list[str] = []
         self.done: list[str] = []
         s.check("every permit is back", lambda: self.permits.free() == most)
 
-    def hold(self, count: int = 1) -> None:
+    def hold(self, name: str, count: int = 1) -> None:
+        self.served.append(name)
         self.held += count
         self.s.expect(self.held <= self.most + self.borrowed, "no more jobs than permits")
         self.s.step("holds a permit")
@@ -42,7 +44,7 @@ class Jobs:
             self.done.append(f"{name} gave up")
             return
         self.s.expect(self.s.now - began < LONG, "woken by who returned the permit, not by the time-out")
-        self.hold()
+        self.hold(name)
         self.done.append(name)
 
     def run_borrowed(self) -> None:
@@ -66,7 +68,7 @@ class Jobs:
                 wake.clear()
             taken += got
             if got:
-                self.hold(got)
+                self.hold("leader", got)
         self.permits.forget(wake.set)
         self.done.append("leader")
 
@@ -229,3 +231,79 @@ def two_that_come_back_at_once(s: Scenario) -> None:
 
 def test_two_that_come_back_at_once() -> None:
     run_random(two_that_come_back_at_once, 100)
+
+
+def who_came_first(s: Scenario) -> None:
+    """Threads and sockets are served in the order in which they came; who comes with the permit goes to the end."""
+    jobs = Jobs(s, most=1)
+    jobs.permits.acquire(LONG)
+
+    def lead() -> None:
+        s.sleep(2.0)
+        jobs.lead(1)
+
+    def run(name: str, after: float) -> None:
+        s.sleep(after)
+        jobs.run(name)
+
+    def give_back() -> None:
+        s.sleep(4.0)
+        jobs.permits.give_back()
+
+    s.thread("holder", give_back)
+    s.thread("a", run, "a", 1.0)
+    s.thread("socket", lead)
+    s.thread("b", run, "b", 3.0)
+    s.thread("late", run, "late", 4.0)
+    s.check("in the order in which they came", lambda: jobs.served == ["a", "leader", "b", "late"])
+
+
+def test_who_came_first() -> None:
+    run_random(who_came_first)
+    run_exhaustive(who_came_first, preemptions=1, switches=1)
+
+
+def what_turns_have_borrowed(s: Scenario) -> None:
+    """Whoever waits is served when all that was borrowed beyond the permits is back, and not before."""
+    permits = Permits(1)
+    for _ in range(3):
+        permits.borrow()
+    back: list[int] = []
+    served: list[str] = []
+    wake = _sync.EventFd()
+
+    def pay(count: int) -> None:
+        for number in range(count):
+            back.append(number)
+            permits.give_back()
+
+    def serve(name: str) -> None:
+        s.expect(len(back) == 3, "not while turns have more than there are")
+        served.append(name)
+        permits.give_back()
+
+    def run() -> None:
+        permits.acquire(LONG)
+        serve("thread")
+
+    def lead() -> None:
+        epoll = _sync.Epoll()
+        epoll.register(wake.fileno())
+        while not (taken := permits.take(2, wake.set)):
+            epoll.poll()
+            wake.clear()
+        s.expect(taken == 1, "there is one")
+        serve("socket")
+
+    s.thread("thread", run)
+    s.thread("socket", lead)
+    s.thread("turn", pay, 2)
+    s.thread("another turn", pay, 1)
+    s.check("both were served", lambda: sorted(served) == ["socket", "thread"])
+    s.check("every permit is back", lambda: permits.free() == 1)
+
+
+def test_what_turns_have_borrowed() -> None:
+    run_random(what_turns_have_borrowed)
+    run_exhaustive(what_turns_have_borrowed, preemptions=1, switches=0)
+    run_lines(what_turns_have_borrowed, MODULES)
