@@ -260,7 +260,7 @@ def who_came_first(s: Scenario) -> None:
 
 def test_who_came_first() -> None:
     run_random(who_came_first)
-    run_exhaustive(who_came_first, preemptions=1, switches=1)
+    run_exhaustive(who_came_first, preemptions=1, switches=0)
 
 
 def what_turns_have_borrowed(s: Scenario) -> None:
