@@ -136,6 +136,8 @@ class Router:
         self._dropping: set[bytes] = set()
         self.inputs: deque[_Pipe] = deque()
         self.fd = self._descriptor.fileno()
+        self.taken = 0
+        """Records it has accepted from who sends on it."""
         self.closed = False
 
     # -- what arrives from other sockets ----------------------------------------------------------------------------
@@ -204,6 +206,7 @@ class Router:
         if pipe is None or pipe.is_full():
             return False
         pipe.put(record)
+        self.taken += 1
         return True
 
     def receive(self) -> tuple[bytes, bytes | None] | None:
