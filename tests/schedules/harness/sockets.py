@@ -1,4 +1,4 @@
-"""An in-memory stand-in for `zlink_nogil.binding.raw`: ROUTERs with the measured behaviour of libzmq (decisions 3-5).
+"""An in-memory stand-in for `zlink_nogil.binding.raw`: sockets with the measured behaviour of libzmq (decisions 3-5).
 
 Guarantees
     A socket's descriptor is readable while commands wait for it (a first message, room at a peer, a lost connection), and
@@ -20,12 +20,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from zlink_nogil.binding.raw import Connected, Disconnected
+from zlink_nogil.binding.raw import Connected, DealerSet, Disconnected
 
 from .descriptors import Descriptor
 from .locks import the_world
 
-__all__ = ["Network", "Router"]
+__all__ = ["Dealer", "Network", "Router"]
 
 
 class Network:
@@ -48,6 +48,9 @@ class Network:
         router = Router(self)
         self.routers.append(router)
         return router
+
+    def dealers(self, max_record_bytes: int) -> DealerSet:  # noqa: ARG002 - the real signature
+        return DealerSet(lambda: Dealer(self))  # type: ignore[arg-type,return-value]
 
     def authenticator(self) -> None:
         """There are no keys here."""
@@ -118,12 +121,40 @@ class _Pipe:
         self.unacknowledged -= count
 
 
+class _Back(_Pipe):
+    def end(self) -> None:
+        """What has come can still be read."""
+        if self.reader is not None:
+            self.reader = None
+            self.sender.tell(Disconnected(self.number))
+
+
+class _Both(_Pipe):
+    """A DEALER's connection: there is a way back."""
+
+    back: _Back | None = None
+
+    def come_up(self, reader: Router, number: int) -> None:
+        super().come_up(reader, number)
+        self.back = reader._outputs[self.routing_id] = _Back(reader, self.endpoint, b"", self.room)
+        self.back.come_up(self.sender, number)
+
+    def go_down(self) -> None:
+        if self.reader is not None:
+            self.reader._outputs.pop(self.routing_id, None)
+        super().go_down()
+        if self.back is not None:
+            self.back.end()
+
+
 def _nothing() -> None:
     """A command that does nothing: taking it is all there is to it."""
 
 
 class Router:
     """The same methods as `RawSocket`, each an operation."""
+
+    pipe: type[_Pipe] = _Pipe
 
     def __init__(self, network: Network) -> None:
         self._world = the_world()
@@ -173,11 +204,12 @@ class Router:
                 pipe.come_up(self, next(self._network.numbers))
         return endpoint
 
-    def connect(self, endpoint: str, alias: bytes, routing_id: bytes, key: str | None = None) -> None:  # noqa: ARG002
+    def connect(self, endpoint: str, alias: bytes | None, routing_id: bytes, key: str | None = None) -> None:  # noqa: ARG002
         self._begin("connect")
+        assert alias is not None, "the alias of a connection"
         if endpoint == self._network.unusable:
             raise ValueError(f"cannot connect to {endpoint}")
-        pipe = self._outputs[alias] = _Pipe(self, endpoint, routing_id, self._network.room)
+        pipe = self._outputs[alias] = self.pipe(self, endpoint, routing_id, self._network.room)
         self._network.pipes.append(pipe)
         if endpoint in self._network.bound:
             pipe.come_up(self._network.bound[endpoint], next(self._network.numbers))
@@ -263,6 +295,24 @@ class Router:
             del self._network.bound[endpoint]
         for pipe in list(self.inputs):
             pipe.go_down()
+        self.inputs.clear()
         for pipe in self._outputs.values():
             self._drop(pipe)
         self._outputs.clear()
+
+
+class Dealer(Router):
+    """Connected to one ROUTER, and read as well."""
+
+    pipe = _Both
+
+    def connect(self, endpoint: str, alias: bytes | None, routing_id: bytes, key: str | None = None) -> None:
+        assert alias is None, "a DEALER has one connection"
+        super().connect(endpoint, b"one", routing_id, key)
+
+    def try_send_bare(self, record: bytes) -> bool:
+        return self.try_send(b"one", record)
+
+    def receive_bare(self) -> tuple[bytes | None] | None:
+        received = self.receive()
+        return None if received is None else (received[1],)
