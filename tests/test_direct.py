@@ -308,7 +308,7 @@ def test_of_two_owners_of_one_id_the_keeper_keeps_the_first(world: World, caplog
     mesh._store.release(address, mesh._store.find(address))  # as if it had lost its memory
     a.spots.create("Room", "r").result(PATIENCE)
     with caplog.at_level(logging.ERROR, "zlink_nogil.messaging"):
-        b.meshes[0].direct._keeper_peer = None
+        b.meshes[0].direct._holdings._keeper_peer = None
         b.meshes[0]._running().topology.lane.run(b.meshes[0].direct.look_for_keeper)
         eventually(lambda: "r" not in b.spots, "the end of the second")
     assert "is at another node, too" in caplog.text

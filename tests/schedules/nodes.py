@@ -10,6 +10,7 @@ from typing import Any
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.messaging.answer import send_error, send_reply
 from zlink_nogil.messaging.codecs import Codecs
 from zlink_nogil.messaging.direct import Direct
@@ -33,6 +34,8 @@ from zlink_nogil.messaging.wire import (
     unpack_route,
 )
 from zlink_nogil.scheduler import Completion, WorkerPool
+from zlink_nogil.scheduler.spawning import sleep
+from zlink_nogil.spots import Actors, Spot, Spots
 from zlink_nogil.spots.elsewhere import Asked
 from zlink_nogil.state import StateLane
 
@@ -72,13 +75,13 @@ class Played:
         self.node.made += 1
         self.peer = replace(self.peer, data_alias=f"{self.peer.node} {self.node.made}".encode())
         self.node.connections[self.peer.data_alias] = self
-        self.node.ready = {**self.node.ready, self.peer.node: self.peer}
+        self.node.publish({**self.node.ready, self.peer.node: self.peer})
 
     def go(self) -> None:
         """As a topology sees the loss of it."""
         del self.node.connections[self.peer.data_alias]
         self.records.clear()
-        self.node.ready = {name: peer for name, peer in self.node.ready.items() if peer is not self.peer}
+        self.node.publish({name: peer for name, peer in self.node.ready.items() if peer is not self.peer})
         self.node.operations.peer_lost(self.peer.data_alias)
 
     def _run(self) -> None:
@@ -125,6 +128,13 @@ class Played:
             send(self.node.outbox._local_answer, operation, header.reply_route, *answer)
 
 
+class Room(Spot):
+    """Takes its time to be made."""
+
+    async def on_create(self) -> None:
+        await sleep(0.1)
+
+
 class _Connections:
     """In place of an `OutSocket`: always room."""
 
@@ -142,10 +152,10 @@ class _Connections:
 class Calling:
     """A node that calls Spots wherever they are, and what became of each call. It stands in for the `Node` of a `Direct`."""
 
-    def __init__(self, s: Scenario) -> None:
+    def __init__(self, s: Scenario, workers: int = 1) -> None:
         self.s = s
         self.me = Introduction("m", "me", 7, "tcp://me:1", "tcp://me:2", {}, RECORD)
-        self.pool = WorkerPool(1)
+        self.pool = WorkerPool(workers)
         self.connections: dict[bytes, Played] = {}
         self.made = 0
         self.ready: dict[str, Peer] = {}
@@ -155,17 +165,35 @@ class Calling:
         lane = StateLane("operations", rank=Rank.SOCKET)
         self.operations = Operations(lane, _Connections(self), self.slots, self.pool, self.wakes.set)  # type: ignore[arg-type]
         self.outbox = Outbox(self.me, CODECS, self.operations, None, Permits(4), self.pool)
-        self.direct = Direct(self, KEEPER, {})  # type: ignore[arg-type]
+        self.spots = Spots(lambda: self.pool, ExecutionLanePolicy(), ExecutionLanePolicy())
+        self.spots.actors = Actors(lambda: self.pool, ExecutionLanePolicy())
+        self.spots.register(Room)
+        self.direct = Direct(self, KEEPER, {OwnerKind.SPOT: self.spots})  # type: ignore[arg-type]
+        self.spots.elsewhere = self.direct
         self.operations.refused = self.direct.refused
-        self.store = MemoryLocationStore()
-        keeper = Introduction("m", KEEPER, 1, "tcp://k:1", "tcp://k:2", {}, RECORD)
-        mine = Peer("me", b"me", 7, b"", {}, RECORD)
-        self.keeper = Keeper(self.store, lambda: keeper, lambda: {**self.ready, "me": mine})
+        self.keep_locations()
         self.begun: list[str] = []
         self.ends: dict[str, str] = {}
         s.check("every call has ended", lambda: sorted(self.ends) == sorted(self.begun))
         s.check("nothing is pending, and nobody waits for a location", self.is_empty)
         s.check("no task is left", lambda: nothing_left(self.pool))
+
+    def keep_locations(self) -> None:
+        """From now on, and what was known before is forgotten."""
+        self.store = MemoryLocationStore()
+        keeper = Introduction("m", KEEPER, 1, "tcp://k:1", "tcp://k:2", {}, RECORD)
+        mine = Peer("me", b"me", 7, b"", {}, RECORD)
+        self.keeper = Keeper(self.store, lambda: keeper, lambda: {**self.ready, "me": mine})
+
+    def publish(self, ready: dict[str, Peer]) -> None:
+        """By the topology."""
+        self.ready = ready
+        self.direct.look_for_keeper()
+
+    def location(self, spot_id: str) -> str | None:
+        """The node that has it, as the keeper knows."""
+        location = self.store.find(Address(OwnerKind.SPOT, spot_id))
+        return None if location is None else location.node
 
     def check_usable(self) -> None:
         if self.operations.closed:

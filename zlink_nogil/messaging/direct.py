@@ -12,23 +12,20 @@ Ownership
     `_lines`, a `_Line`   under `_lock`, a leaf
     `_kept`               under `_lock`: the addresses of routes, the oldest first
     `_routes`             added under `_lock`, when no line is left; single operations by anybody
-    `_keeper_peer`        on the topology's lane
-    `_unreleased`         single operations by anybody
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zlink_nogil import _sync
 from zlink_nogil.errors import DeadlineExceeded, NotFound, ShuttingDown, Unavailable, ZLinkError
-from zlink_nogil.execution.call import REQUEST_TIMEOUT
-from zlink_nogil.messaging.keeper import Announce, Claim, Locate, Release
+from zlink_nogil.messaging.holdings import Holdings
+from zlink_nogil.messaging.keeper import Locate
 from zlink_nogil.messaging.locations import CHANNEL, Location
 from zlink_nogil.messaging.operation import Operation
 from zlink_nogil.messaging.outbox import Message, Routed
@@ -37,8 +34,7 @@ from zlink_nogil.messaging.wire import NOBODY, Address, Kind, NotHere, OwnerKind
 from zlink_nogil.scheduler import Completion, Wait
 from zlink_nogil.scheduler.spawning import sleep, spawn
 from zlink_nogil.spots.directory import Directory
-from zlink_nogil.spots.elsewhere import Asked, TakenElsewhere
-from zlink_nogil.spots.entry import EntryState
+from zlink_nogil.spots.elsewhere import Asked
 
 if TYPE_CHECKING:
     from zlink_nogil.messaging.node import Node
@@ -50,11 +46,8 @@ MOST_ROUTES: Final = 65_536
 FIRST_PAUSE: Final = 0.01
 MOST_PAUSE: Final = 0.25
 """Seconds between two questions about one address whose node refuses or is away."""
-ANNOUNCED_AT_ONCE: Final = 10_000
 
 _KINDS: Final = {"spot": OwnerKind.SPOT, "actor": OwnerKind.ACTOR}
-
-_log = logging.getLogger("zlink_nogil.messaging")
 
 
 class _Route(NamedTuple):
@@ -80,14 +73,13 @@ class Direct:
     def __init__(self, node: Node, keeper: str, directories: Mapping[OwnerKind, Directory[Any]]) -> None:
         self._node = node
         self._keeper = keeper
-        self._directories = directories
         self._now = _sync.monotonic
         self._lock = _sync.Lock()
         self._lines: dict[Address, _Line] = {}
         self._routes: dict[Address, _Route] = {}
         self._kept: deque[Address] = deque()
-        self._keeper_peer: Peer | None = None
-        self._unreleased: dict[Address, None] = {}
+        self._holdings = Holdings(node, keeper, self._ask, directories)
+        self.look_for_keeper = self._holdings.look_for_keeper
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -230,28 +222,10 @@ class Direct:
         return location
 
     async def claim(self, kind: str, owner_id: str, type_name: str) -> None:
-        me = self._node.me
-        claim = Claim(int(_KINDS[kind]), owner_id, type_name, me.node, me.generation)
-        location: Location = await self._ask(claim, Location, REQUEST_TIMEOUT)
-        if not location.at(me.node, me.generation):
-            raise TakenElsewhere(f"{kind} {owner_id!r}", location.node, location.type_name)
+        await self._holdings.claim(Address(_KINDS[kind], owner_id), type_name)
 
     def release(self, kind: str, owner_id: str) -> None:
-        self._release(Address(_KINDS[kind], owner_id))
-
-    def _release(self, address: Address) -> None:
-        me = self._node.me
-        self._unreleased[address] = None
-        try:
-            told = self._ask(Release(int(address.kind), address.id, me.node, me.generation), None, REQUEST_TIMEOUT)
-        except ZLinkError as error:
-            _log.info("the keeper is told of the end of %s when it is there: %s", address, error)
-            return
-        told.add_waker(lambda _: self._told(address, told))
-
-    def _told(self, address: Address, told: Completion[Any]) -> None:
-        if told.exception() is None:
-            self._unreleased.pop(address, None)
+        self._holdings.release(Address(_KINDS[kind], owner_id))
 
     def _ask(self, question: Any, reply: Any, timeout: float) -> Completion[Any]:
         """In the order of the questions; `Unavailable` when the keeper is not ready."""
@@ -276,48 +250,6 @@ class Direct:
         if peer is None:
             raise Unavailable(f"node {self._keeper!r}, which keeps the locations, is not ready")
         return peer
-
-    def look_for_keeper(self) -> None:
-        """On the topology's lane, when the nodes that are ready have changed: a keeper that is new is told everything."""
-        peer = _sync.look_up(self._node.topology.candidates.ready, self._keeper)
-        if peer is self._keeper_peer:
-            return
-        self._keeper_peer = peer
-        if peer is not None and (self._unreleased or any(map(len, self._directories.values()))):
-            announcing = self._announce()
-            try:
-                spawn(announcing, pool=self._node.pool)
-            except ShuttingDown:
-                announcing.close()
-
-    async def _announce(self) -> None:
-        """In a task."""
-        me = self._node.me
-        for address in list(self._unreleased):
-            self._release(address)
-        claims = [
-            Claim(int(kind), entry.owner_id, entry.owner_type.type_name, me.node, me.generation)
-            for kind, directory in self._directories.items()
-            for entry in directory.entries()
-            if entry.state in (EntryState.OPEN, EntryState.CLOSING)
-        ]
-        for start in range(0, len(claims), ANNOUNCED_AT_ONCE):
-            part = claims[start : start + ANNOUNCED_AT_ONCE]
-            try:
-                taken: list[Claim] = await self._ask(Announce(part), list[Claim], REQUEST_TIMEOUT)
-            except ZLinkError as error:
-                _log.warning("the keeper could not be told what is here: %s", error)
-                return
-            for claim in taken:
-                self._give_up(claim)
-
-    def _give_up(self, claim: Claim) -> None:
-        kind = OwnerKind(claim.kind)
-        _log.error("%s is at another node, too, which keeps it: it ends here", Address(kind, claim.id))
-        try:
-            self._directories[kind].close(claim.id).submit()
-        except ZLinkError as error:
-            _log.info("it has ended already: %s", error)
 
 
 def _message(address: Address, asked: Asked, peer: Peer | None) -> Message:
