@@ -18,6 +18,7 @@ from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import Introduction
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.server import channel_mesh
+from zlink_nogil.messaging.tracing import Tracer
 from zlink_nogil.messaging.wire import NOBODY, Kind, pack, pack_route, unpack
 from zlink_nogil.scheduler import Completion, WorkerPool
 
@@ -182,7 +183,13 @@ class Client:
         self.slots = Slots(16)
         pool = WorkerPool(1)
         shared: Any = SimpleNamespace(
-            pool=pool, standby=_Leader(), permits=Permits(4), slots=self.slots, codecs=CODECS, max_record_bytes=RECORD
+            pool=pool,
+            standby=_Leader(),
+            permits=Permits(4),
+            slots=self.slots,
+            codecs=CODECS,
+            max_record_bytes=RECORD,
+            tracer=Tracer(),
         )
         self.node = ClientNode(CHANNEL, "client", None, liveness, shared)
         self.servers = servers

@@ -22,6 +22,7 @@ from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.peers import Introduction, Peer
 from zlink_nogil.messaging.permits import Permits
 from zlink_nogil.messaging.ranks import Rank
+from zlink_nogil.messaging.tracing import Tracer
 from zlink_nogil.messaging.wire import (
     Address,
     Header,
@@ -164,7 +165,8 @@ class Calling:
         self.slots = Slots(16)
         lane = StateLane("operations", rank=Rank.SOCKET)
         self.operations = Operations(lane, _Connections(self), self.slots, self.pool, self.wakes.set)  # type: ignore[arg-type]
-        self.outbox = Outbox(self.me, CODECS, self.operations, None, Permits(4), self.pool)
+        shared: Any = SimpleNamespace(codecs=CODECS, permits=Permits(4), pool=self.pool, tracer=Tracer())
+        self.outbox = Outbox(self.me, self.operations, None, shared)
         self.spots = Spots(lambda: self.pool, ExecutionLanePolicy(), ExecutionLanePolicy())
         self.spots.actors = Actors(lambda: self.pool, ExecutionLanePolicy())
         self.spots.register(Room)

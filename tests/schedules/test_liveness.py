@@ -77,7 +77,7 @@ class Watching:
     def welcome(self) -> None:
         """The other node answers the last hello."""
         them = Introduction("m", "b", 1, "tcp://b:1", "tcp://b:2", {}, RECORD, answers=self.tokens[-1])
-        self.topology.on_welcome(them)
+        self.topology.on_welcome(FROM_B, them)
         self.outstanding = False
 
     def hear(self) -> None:

@@ -66,7 +66,7 @@ class Links:
 
     def to_life(self, them: Introduction) -> Link | None:
         """The link to who says so, if it leads to this very life of his."""
-        link = self.by_node.get(them.node)
+        link = _sync.look_up(self.by_node, them.node)
         return link if link is not None and link.them is not None and link.them.generation == them.generation else None
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Links:
         """They are there, ready or not."""
         debug_assert_on_lane(self._lane)
         for node in nodes:
-            link = self.by_node.get(node)
+            link = _sync.look_up(self.by_node, node)
             if link is not None and link.give_up_at is not None:
                 link.give_up_at = now + PATIENCE
 
@@ -123,7 +123,7 @@ class Links:
         debug_assert_on_lane(self._lane)
         self.by_token.pop(link.token, None)
         them = link.them
-        if them is not None and self.by_node.get(them.node) is link:
+        if them is not None and _sync.look_up(self.by_node, them.node) is link:
             del self.by_node[them.node]
         else:
             them = None
