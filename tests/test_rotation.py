@@ -100,14 +100,14 @@ class Nobody:
     def add(self, driver: Ingress) -> None:
         """It is not led."""
 
-    def remove(self, driver: Ingress) -> None:
+    def remove(self, driver: Ingress | None) -> None:
         """It was not led."""
-
-    lead = lead_no_more = add
 
     @property
     def ready(self) -> Nobody:
         return self
+
+    roles = ready
 
 
 class World:

@@ -219,7 +219,7 @@ def a_worker_leads(s: Scenario) -> None:
 
     def run() -> None:
         role = standby.add(orders)
-        floor.ready.lead(role)
+        floor.ready.roles.add(role)
         floor.add(floor.job("first", lambda _: None))  # who was asleep before there was a role takes it at the next sleep
         s.sleep(1.0)
         s.expect(role.state == LED, "a sleeping worker leads")
@@ -230,7 +230,7 @@ def a_worker_leads(s: Scenario) -> None:
         floor.add(floor.job("local", lambda _: added.set()))
         added.wait()
         rest(s, 1.0)
-        floor.ready.lead_no_more(role)
+        floor.ready.roles.remove(role)
         standby.remove(orders)
         orders.removed = True
 
@@ -256,10 +256,10 @@ def a_busy_leader(s: Scenario) -> None:
 
     def run() -> None:
         role = standby.add(orders)
-        floor.ready.lead(role)
+        floor.ready.roles.add(role)
         floor.add(floor.job("holds", hold))
         ran.wait()
-        floor.ready.lead_no_more(role)
+        floor.ready.roles.remove(role)
         standby.remove(orders)
         orders.removed = True
 

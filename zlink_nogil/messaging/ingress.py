@@ -73,7 +73,7 @@ class Ingress:
     def __init__(self, permits: Permits, standby: StandBy, pool: WorkerPool, tracer: Tracer) -> None:
         self._permits = permits
         self._standby = standby
-        self._ready = pool.ready
+        self._roles = pool.ready.roles
         self._role: Role | None = None
         self._changing = _sync.Lock()
         self._ports: tuple[Port, ...] = ()
@@ -96,13 +96,13 @@ class Ingress:
     def _change(self, change: Callable[[tuple[Port, ...]], tuple[Port, ...]]) -> None:
         with self._changing:
             if self._role is not None:
-                self._ready.lead_no_more(self._role)
+                self._roles.remove(self._role)
                 self._standby.remove(self)
                 self._role = None
             self._ports = change(self._ports)
             if self._ports:
                 self._role = self._standby.add(self)
-                self._ready.lead(self._role)
+                self._roles.add(self._role)
             else:
                 self._permits.forget(self.wake)
 

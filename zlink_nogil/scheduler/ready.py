@@ -17,7 +17,7 @@ Ownership
     `_injector`, `_idle`, `_searching`, `_closed`, `staying`, `Worker.asleep`, `Worker.left`  under `_lock`
     `Worker.local`   appended by the thread at that place; taken by anybody, one atomic operation at a time
     `Worker.pinned`  appended under `_lock`, or by the thread at that place
-    `workers`, `roles`  replaced under `_lock`, never changed
+    `workers`        replaced under `_lock`, never changed
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Final, Protocol
 
 from zlink_nogil import _sync
 from zlink_nogil.scheduler import interrupts
-from zlink_nogil.scheduler.role import LED, Role
+from zlink_nogil.scheduler.leading import Roles
+from zlink_nogil.scheduler.role import Role
 from zlink_nogil.scheduler.timers import Timers
 from zlink_nogil.scheduler.worker import Runnable, Worker
 
@@ -80,7 +81,7 @@ class ReadySet:
         self._closed = False
         self._unfinished = unfinished
         self.deferred: deque[Runnable] = deque()
-        self.roles: tuple[Role, ...] = ()
+        self.roles = Roles()
         self.workers = workers
         self.staying = len(workers)
         self.stirred: Callable[[], None] | None = None
@@ -170,19 +171,16 @@ class ReadySet:
         with self._lock:
             self._searching += 1
         try:
-            runnable = self._search_and_sleep(worker, until)
+            return self._search_and_sleep(worker, until)
         finally:
-            led, worker.role = worker.role, None
-            if led is not None:
-                led.leave()
-        if led is not None and self.stirred is not None:
-            self.stirred()  # nobody has woken it
-        return runnable
+            stirred = self.stirred
+            if self.roles.leave(worker) and stirred is not None:
+                stirred()  # nobody has woken it
 
     def _search_and_sleep(self, worker: Worker, until: _Ends | None) -> Runnable | None:
         while True:
             runnable, ended = self._find(worker), False
-            spins = SPINS if runnable is None and self._lead(worker) is None else 0  # who leads is woken cheaply
+            spins = SPINS if runnable is None and self.roles.take(worker) is None else 0  # who leads is woken cheaply
             while runnable is None and spins and self._searching == 1:
                 spins -= 1
                 runnable = self._find(worker)
@@ -284,7 +282,7 @@ class ReadySet:
             left = self._time_left(worker)
             if left is not None and left <= 0.0:
                 return None
-            role = self._lead(worker)
+            role = self.roles.take(worker)
             if role is None:
                 interrupts.park(worker.parker, left)
             elif role.wait(worker.parker, left):
@@ -292,17 +290,6 @@ class ReadySet:
             if self.deferred:
                 return None
         return None
-
-    def _lead(self, worker: Worker) -> Role | None:
-        """The role that `worker` leads, if there is one for it (decision 7)."""
-        if worker.role is not None:
-            if worker.role.state == LED:
-                return worker.role
-            worker.role.leave()
-            worker.role = None
-        if self.roles and not worker.guest:
-            worker.role = next((role for role in self.roles if role.take(worker.parker)), None)
-        return worker.role
 
     def _time_left(self, worker: Worker) -> float | None:
         """Seconds to the nearest timer for the one who keeps the time, None for the others."""
@@ -403,15 +390,6 @@ class ReadySet:
             sleeper = self._rouse(self._idle[-1]) if more else None
         self._unpark(sleeper)
         return []
-
-    def lead(self, role: Role) -> None:
-        """From now on a worker that sleeps leads `role`, if nobody else does. `lead_no_more` before it is over."""
-        with self._lock:
-            self.roles = (*self.roles, role)
-
-    def lead_no_more(self, role: Role) -> None:
-        with self._lock:
-            self.roles = tuple(other for other in self.roles if other is not role)
 
     def counts(self) -> tuple[int, int, int, int]:
         """(injected, in the workers' queues, idle, searching) at one moment."""
