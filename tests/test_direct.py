@@ -231,7 +231,7 @@ def test_nothing_is_left_pending(world: World):
         (mesh,) = host.meshes
         eventually(lambda mesh=mesh: mesh.statistics()["pending"] == 0)
         assert mesh.direct._lines == {}
-    assert len(a.meshes[0]._store) == 0
+    assert len(a.meshes[0]._membership.store) == 0
 
 
 def test_a_draining_node_gives_its_spots_up_and_calls_find_the_next_within_their_deadline(world: World):
@@ -295,7 +295,7 @@ def test_a_keeper_that_begins_again_is_told_what_there_is(world: World):
         b.spots.create("Room", "while it is away", timeout=0.2).result(PATIENCE)
     assert b.spots.request("r", Where(), reply=str).result(PATIENCE) == "b"  # what is here needs no keeper
     a = world.node("a", at=place)
-    eventually(lambda: len(a.meshes[0]._store) == 1, "the announcement")
+    eventually(lambda: len(a.meshes[0]._membership.store) == 1, "the announcement")
     assert a.spots.request("r", Where(), reply=str).result(PATIENCE) == "b"
     assert "while it is away" not in b.spots
 
@@ -304,8 +304,8 @@ def test_of_two_owners_of_one_id_the_keeper_keeps_the_first(world: World, caplog
     a, b = world.node("a"), world.node("b")
     (mesh,) = a.meshes
     b.spots.create("Room", "r").result(PATIENCE)
-    address = next(iter(mesh._store._locations))
-    mesh._store.release(address, mesh._store.find(address))  # as if it had lost its memory
+    address = next(iter(mesh._membership.store._locations))
+    mesh._membership.store.release(address, mesh._membership.store.find(address))  # as if it had lost its memory
     a.spots.create("Room", "r").result(PATIENCE)
     with caplog.at_level(logging.ERROR, "zlink_nogil.messaging"):
         b.meshes[0].direct._holdings._keeper_peer = None

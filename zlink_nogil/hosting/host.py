@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +29,12 @@ from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import AlreadyExists, DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.hosting.stopping import Stops, put_off_interrupts, sigterm_calls
-from zlink_nogil.messaging import Client, Codecs, LocationStore, Mesh, Server
+from zlink_nogil.messaging import Client, Codecs, LocationStore, MemoryLocationStore, Mesh, Server
 from zlink_nogil.messaging.handlers import Handlers
+from zlink_nogil.messaging.identity import checked_places
 from zlink_nogil.messaging.ingress import Ingress
 from zlink_nogil.messaging.liveness import DEAD_AFTER, PROBE_INTERVAL
+from zlink_nogil.messaging.membership import Membership
 from zlink_nogil.messaging.operation import Slots, process_slots
 from zlink_nogil.messaging.peers import DEFAULT_WEIGHT
 from zlink_nogil.messaging.permits import Permits
@@ -149,10 +152,19 @@ class Host:
         self._check_new_part("mesh", name, self._meshes)
         if locations is not None and any(mesh.keeper is not None for mesh in self._meshes.values()):
             raise AlreadyExists("another mesh of the host keeps locations already")
-        handlers = Handlers(self.codecs)
-        liveness = (probe_interval, dead_after)
-        mesh = Mesh(name, bind, peers, node_id, advertise, handlers, liveness, keys, insecure, locations, location_store)
-        self._meshes[name] = mesh
+        membership = Membership(
+            mesh=name,
+            node_id=node_id or f"{name}-{secrets.token_hex(4)}",
+            bind=bind,
+            advertise=advertise,
+            peers=checked_places("peers", peers, keys),
+            liveness=(probe_interval, dead_after),
+            keys=keys,
+            insecure=insecure,
+            keeper=locations,
+            store=location_store or MemoryLocationStore(),
+        )
+        mesh = self._meshes[name] = Mesh(membership, Handlers(self.codecs))
         return mesh
 
     def server(

@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import functools
 import logging
-import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import Keys
 from zlink_nogil.dependencies.filters import Filter
 from zlink_nogil.errors import InvalidOperation, NotFound
 from zlink_nogil.messaging.channel import Channel, NodeTarget
 from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.handlers import Handlers
-from zlink_nogil.messaging.identity import check_exposure, checked_places
 from zlink_nogil.messaging.keeper import maker_channel
-from zlink_nogil.messaging.liveness import check_liveness
-from zlink_nogil.messaging.locations import LocationStore, MemoryLocationStore
+from zlink_nogil.messaging.membership import Membership
 from zlink_nogil.messaging.node import Node
 from zlink_nogil.messaging.outbox import Message
 from zlink_nogil.messaging.peers import (
-    CLIENT_SERVER,
     DEFAULT_WEIGHT,
     Peer,
-    checked_bind,
     checked_name,
     checked_weight,
 )
@@ -54,33 +48,12 @@ class _State(Enum):
 class Mesh:
     """Made by `Host.mesh`. Calls and waits are thread-safe; registration belongs to the time before `Host.start`."""
 
-    def __init__(
-        self,
-        name: str,
-        bind: str,
-        peers: Iterable[str] | Mapping[str, str],
-        node_id: str | None,
-        advertise: str | None,
-        handlers: Handlers,
-        liveness: tuple[float, float],
-        keys: Keys | None,
-        insecure: bool,
-        keeper: str | None,
-        store: LocationStore | None,
-    ) -> None:
-        self.name = checked_name("a mesh name", name)
-        if name.startswith(CLIENT_SERVER):
-            raise ValueError(f"a mesh's name cannot begin with {CLIENT_SERVER!r}")
-        self.node_id = checked_name("a node id", node_id or f"{name}-{secrets.token_hex(4)}")
-        self._peers = checked_places("peers", peers, keys)
-        self._bind = checked_bind(bind, advertise)
-        self._keys = keys
-        self._exposed = check_exposure(bind, keys, insecure=insecure)
-        self._advertise = advertise
+    def __init__(self, membership: Membership, handlers: Handlers) -> None:
+        self.name = membership.mesh
+        self.node_id = membership.node_id
+        self.keeper = membership.keeper
+        self._membership = membership
         self._handlers = handlers
-        self.keeper = None if keeper is None else checked_name("a node id", keeper)
-        self._liveness = check_liveness(*liveness)
-        self._store = store or MemoryLocationStore()
         self._channels: dict[str, Channel] = {}
         self._weights: dict[str, int] = {}
         self._offered: set[str] = set()
@@ -216,29 +189,18 @@ class Mesh:
 
     def start(self, resources: Resources) -> None:
         """Bind and begin; `OSError` when the endpoint cannot be bound."""
-        if self._exposed:
-            _log.warning("mesh %r listens at %s without keys: whoever reaches it may speak", self.name, self._bind)
+        if self._membership.exposed:
+            place = self._membership.bind
+            _log.warning("mesh %r listens at %s without keys: whoever reaches it may speak", self.name, place)
         with self._lock:
             if self._state is not _State.NEW:
                 raise InvalidOperation(f"mesh {self.name!r} was started before")
             self._handlers.seal(resources.container, resources.filters)
             self._offered = self._handlers.channels() - {""}
             self._makers = {} if self.keeper is None else _maker_channels(resources)
-            self._node = Node(
-                self.name,
-                self.node_id,
-                self._bind,
-                self._advertise,
-                self._offers(),
-                self._handlers,
-                resources,
-                self._liveness,
-                self._keys,
-                self.keeper,
-                self._store,
-            )
+            self._node = Node(self._membership, self._offers(), self._handlers, resources)
             self._state = _State.RUNNING  # first: if the start fails, the close takes back what was started
-            self._node.start(self._peers)  # under the lock: so does a close that comes now
+            self._node.start(self._membership.peers)  # under the lock: so does a close that comes now
 
     def leave(self, timeout: float) -> None:
         """Be chosen no more, and finish what was accepted; calls of this node still go out."""

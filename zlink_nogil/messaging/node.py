@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from zlink_nogil import _sync
-from zlink_nogil.binding import Context, InSocket, Keys, OutSocket
+from zlink_nogil.binding import Context, InSocket, OutSocket
 from zlink_nogil.errors import DeadlineExceeded, InvalidOperation, ShuttingDown
 from zlink_nogil.messaging.direct import Direct
 from zlink_nogil.messaging.doors import Doors
@@ -26,7 +26,8 @@ from zlink_nogil.messaging.handlers import Handlers
 from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.keeper import Keeper
-from zlink_nogil.messaging.locations import CHANNEL, LocationStore
+from zlink_nogil.messaging.locations import CHANNEL
+from zlink_nogil.messaging.membership import Membership
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Outbox
 from zlink_nogil.messaging.owners import Owners
@@ -48,25 +49,15 @@ _log = logging.getLogger("zlink_nogil.messaging")
 
 class Node:
     def __init__(
-        self,
-        mesh: str,
-        node_id: str,
-        bind: str,
-        advertise: str | None,
-        channels: Mapping[str, int],
-        handlers: Handlers,
-        resources: Resources,
-        liveness: tuple[float, float],
-        keys: Keys | None,
-        keeper: str | None,
-        store: LocationStore,
+        self, membership: Membership, channels: Mapping[str, int], handlers: Handlers, resources: Resources
     ) -> None:
         """Bind and connect nothing yet. `OSError` when `bind` is not possible; nothing is left open then."""
         self._resources = resources
         self.pool = resources.pool
         self._fork = _sync.ForkGuard()
         most = resources.max_record_bytes
-        self._context = Context(keys)
+        bind, advertise, node_id = membership.bind, membership.advertise, membership.node_id
+        self._context = Context(membership.keys)
         self._authenticator = self._context.authenticator()
         bound: list[InSocket] = []
         try:
@@ -80,10 +71,10 @@ class Node:
         self._data_in, self._completion_in = bound
         if self._authenticator is not None:
             self._authenticator.on_death = self._stop_listening
-        identity = Identity(keys)
+        identity = Identity(membership.keys)
         generation = secrets.randbits(63) | 1
         self.me = Introduction(
-            mesh,
+            membership.mesh,
             node_id,
             generation,
             reachable(self._data_in.endpoint, advertise),
@@ -91,7 +82,7 @@ class Node:
             channels,
             most,
         )
-        name = f"{mesh}/{node_id}"
+        name = f"{membership.mesh}/{node_id}"
         wake = resources.ingress.wake
         lane = StateLane(f"operations {name}", rank=Rank.SOCKET)
         data_out = OutSocket(self._context, lane, node_id.encode(), most, wake)
@@ -101,18 +92,20 @@ class Node:
         permits = resources.permits
         self.operations = Operations(lane, data_out, resources.slots, resources.pool, wake)
         self.owners = Owners(resources.pool, resources.policy, permits.most + 1)  # all that may wait, and the one that runs
+        keeper = membership.keeper
         directories = {} if keeper is None else resources.directories
         doors = Doors(directories, resources.codecs, permits, most)
         self.inbox = Inbox(generation, handlers, self.owners, doors, permits, most)
         self.replies = Replies(self._completion_out)
-        self.topology = Topology(self.me, self.operations, self._completion_out, identity, *liveness)
+        self.topology = Topology(self.me, self.operations, self._completion_out, identity, *membership.liveness)
         self.outbox = Outbox(self.me, self.operations, self.inbox, resources)
         self.direct = None if keeper is None else Direct(self, keeper, directories)
         if self.direct is not None:
             self.operations.refused = self.direct.refused
             self.topology.candidates.on_change = self.direct.look_for_keeper
         if keeper == node_id:
-            for handler in Keeper(store, lambda: self.topology.me, lambda: self.topology.candidates.ready).handlers():
+            kept = Keeper(membership.store, lambda: self.topology.me, lambda: self.topology.candidates.ready)
+            for handler in kept.handlers():
                 handlers.register(CHANNEL, handler, None)
         self._port = MeshPort(self._data_in, self.inbox, self.operations, self.topology, self.replies)
         self.completions = CompletionIngress(
