@@ -27,7 +27,7 @@ from zlink_nogil import (
     Unavailable,
     handler,
 )
-from zlink_nogil.messaging import keeper
+from zlink_nogil.messaging import MemoryLocationStore, keeper
 from zlink_nogil.messaging.wire import Address, NotHere, OwnerKind
 
 
@@ -232,6 +232,16 @@ def test_nothing_is_left_pending(world: World):
         eventually(lambda mesh=mesh: mesh.statistics()["pending"] == 0)
         assert mesh.direct._lines == {}
     assert len(a.meshes[0]._membership.store) == 0
+
+
+def test_locations_are_kept_in_the_store_that_was_given_empty_as_it_is():
+    store = MemoryLocationStore()
+    host = Host(workers=1)
+    host.mesh("world", node_id="a", locations="a", location_store=store)
+    host.spots.register(Room)
+    with host:
+        host.spots.create("Room", "r").result(PATIENCE)
+        assert list(store._locations) == [Address(OwnerKind.SPOT, "r")]
 
 
 def test_a_draining_node_gives_its_spots_up_and_calls_find_the_next_within_their_deadline(world: World):

@@ -162,7 +162,7 @@ class Host:
             keys=keys,
             insecure=insecure,
             keeper=locations,
-            store=location_store or MemoryLocationStore(),
+            store=MemoryLocationStore() if location_store is None else location_store,
         )
         mesh = self._meshes[name] = Mesh(membership, Handlers(self.codecs))
         return mesh
