@@ -154,7 +154,7 @@ def test_a_request_whose_handler_was_told_that_somebody_is_not_there_is_not_sent
         a.spots.request("r", PassOn(1)).result(PATIENCE)
     assert not isinstance(told.value, NotHere)
     a.spots.send("r", PassOn(2)).result(PATIENCE)
-    assert b.spots.request("r", Add(3)).result(PATIENCE) == [1, 2, 3]
+    assert a.spots.request("r", Add(3)).result(PATIENCE) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["spots", "actors"])
