@@ -14,7 +14,8 @@ from rich.console import Console
 from bench import report
 from bench.actors import ROWS as ACTORS
 from bench.measure import Cell, Plan, Void
-from bench.messaging import CELLS as LEADING
+from bench.messaging import CELLS as MESSAGING
+from bench.messaging import LEADING
 from bench.scheduler import CELLS as SCHEDULER
 
 
@@ -83,6 +84,28 @@ def actors(
 ) -> None:
     """Messages to actors, answers, memory, threads; next to Pykka."""
     run("actors", ACTORS, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
+
+
+@main.command()
+@RUNS
+@ROWS
+@MORE
+@WORKERS
+@SCALE
+@JSON
+@ALLOW_GIL
+def messaging(
+    runs: int,
+    rows: tuple[str, ...],
+    more: tuple[str, ...],
+    workers: int,
+    scale: float,
+    file: Path | None,
+    allow_gil: bool,
+) -> None:
+    """Requests and sends of the three APIs, next to the same sockets used by hand."""
+    cells = {name: partial(_one, cell) for name, cell in MESSAGING.items()}
+    run("messaging", cells, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
 
 
 @main.command()

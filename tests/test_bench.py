@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import run
@@ -113,15 +114,29 @@ def test_a_plan_scales_but_not_to_nothing() -> None:
 
 
 def test_leading_is_measured_next_to_the_stand_by(tmp_path: Path) -> None:
-    file = tmp_path / "bench.json"
-    chosen = ("--rows", "serial_1024", "window_4096")
-    arguments = ("leading", "--runs", "1", "--scale", "0.01", "--allow-gil", "--json", str(file), *chosen)
+    cells = messages("leading", tmp_path, "mesh/request-window/4096")
+    assert cells["mesh/request-window/4096"]["ratio_standby"] > 0
+    assert cells["mesh/request-window/4096"]["in_flight_mean"] > 10
+
+
+def test_messages_of_every_api_all_arrive_whoever_carries_them(tmp_path: Path) -> None:
+    chosen = ("client-server/request-window/4096", "spot/send-saturation/1024")
+    cells = messages("messaging", tmp_path, *chosen)
+    for cell in cells.values():
+        assert all(cell[f"ratio_{row}"] > 0 for row in ("pyzmq", "direct", "floor")), cell
+        assert (cell["api"], cell["pattern"], cell["payload"]) == tuple(cell["name"].split("/"))
+    assert cells["client-server/request-window/4096"]["in_flight_mean"] > 10
+    assert "drain_ratio" in cells["spot/send-saturation/1024"]
+
+
+def messages(subject: str, folder: Path, *chosen: str) -> dict[str, Any]:
+    file = folder / "bench.json"
+    arguments = (subject, "--runs", "1", "--scale", "0.05", "--allow-gil", "--json", str(file), "--rows", *chosen)
     done = run(sys.executable, "-m", "bench", *arguments, cwd=ROOT, PYTHON_GIL=GIL)
     assert done.returncode == 0, done.stdout + done.stderr
     cells = {cell["name"]: cell for cell in json.loads(file.read_text())["cells"]}
-    assert cells.keys() == {"serial_1024", "window_4096"}
-    assert all(cell["ratio_standby"] > 0 for cell in cells.values())
-    assert (cells["serial_1024"]["items"], cells["window_4096"]["items"]) == (50, 200)
+    assert cells.keys() == set(chosen)
+    return cells
 
 
 def test_actors_get_everything_whoever_runs_them(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Requests over a mesh: who waits in the sockets, and what that costs."""
+"""Messages between processes, next to the same sockets used by hand."""
 
 from __future__ import annotations
 
-from bench.messaging.leading import CELLS
+from bench.messaging.rows import CELLS, LEADING
 
-__all__ = ["CELLS"]
+__all__ = ["CELLS", "LEADING"]

@@ -1,91 +1,94 @@
-"""`python -m bench.messaging.node WHO WORKERS server|client ...`: one process of a measurement.
+"""`python -m bench.messaging.node JOB`: one process of a measurement; JOB is a `Job` as JSON.
 
-A server prints its endpoint and stays until its input ends. A client prints the seconds its requests took; it fails when an
-answer is not what was sent.
+A server prints its endpoint, is told on its input how many sends of the active phase to expect, and prints what it has seen.
+A client prints what it did. Both print one line of JSON, last.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
+import resource
 import sys
-from collections import deque
+import threading
 from collections.abc import Callable
-from time import perf_counter
+from dataclasses import asdict
+from time import monotonic, process_time, sleep
 from typing import Any, Final
 
-from zlink_nogil import Channel, Completion, Context, Host
-from zlink_nogil.scheduler import Role
+from bench.messaging import direct_row, patterns, pyzmq_row, zlink_row
+from bench.messaging.counting import Arrivals
+from bench.messaging.job import Job
 
-WINDOW: Final = 100
-WARM_UP: Final = 0.2
-
-
-def _serial(channel: Channel, message: bytes, count: int) -> None:
-    for _ in range(count):
-        _check(_request(channel, message).result(), message)
+PATIENCE: Final = 60.0
+GC_THRESHOLD: Final = 100_000
 
 
-def _window(channel: Channel, message: bytes, count: int) -> None:
-    pending: deque[Completion[Any]] = deque()
-    for _ in range(count):
-        if len(pending) == WINDOW:
-            _check(pending.popleft().result(), message)
-        pending.append(_request(channel, message))
-    for completion in pending:
-        _check(completion.result(), message)
+def _line(job: Job) -> Any:
+    if job.row == "pyzmq":
+        return pyzmq_row.connect(job.api, job.server)
+    if job.row == "direct":
+        return direct_row.connect_direct(job.api, job.server)
+    if job.row == "floor":
+        return direct_row.connect_floor(job.api, job.server)
+    return zlink_row.Zlink(job.api, job.server, job.workers)
 
 
-PATTERNS: Final[dict[str, Callable[[Channel, bytes, int], None]]] = {"serial": _serial, "window": _window}
+def _ask(job: Job) -> dict[str, Any]:
+    line = _line(job)
+    cpu = [0.0]
 
-
-def _request(channel: Channel, message: bytes) -> Completion[Any]:
-    return channel.request(message, reply=bytes, timeout=30.0).submit()
-
-
-def _check(answer: bytes, message: bytes) -> None:
-    if answer != message:
-        raise AssertionError("another answer than what was sent")
-
-
-def _serve(host: Host) -> None:
-    mesh = host.mesh("bench", node_id="server")
-
-    @mesh.channel("echo").handler
-    def echo(message: bytes, ctx: Context) -> bytes:  # noqa: ARG001 - what a handler takes
-        return message
-
-    with host:
-        print(mesh.endpoint, flush=True)
-        sys.stdin.read()
-
-
-def _ask(host: Host, endpoint: str, pattern: str, payload: int, count: int) -> float:
-    mesh = host.mesh("bench", node_id="client", peers=[endpoint])
-    channel, message = mesh.channel("echo"), b"x" * payload
-    with host:
-        mesh.wait_for_channel("echo", 1, 10.0)
-        PATTERNS[pattern](channel, message, max(WINDOW, round(count * WARM_UP)))
+    def ready() -> None:
         gc.collect()
         gc.freeze()
-        began = perf_counter()
-        PATTERNS[pattern](channel, message, count)
-        return perf_counter() - began
+        cpu[0] = process_time()
+
+    outcome = patterns.run(job.pattern, line, job.size, job.seconds, ready)
+    ended = monotonic()
+    seen = {**asdict(outcome), "cpu": process_time() - cpu[0], "ended": ended, "peak": _peak()}
+    line.close()
+    return seen
 
 
-def _nobody(role: Role, heir: object) -> bool:  # noqa: ARG001 - in place of `Role.take`
-    return False
+def _serving(job: Job, arrivals: Arrivals, ready: Callable[[str], None], stop: threading.Event) -> Callable[[], None]:
+    if job.row == "pyzmq":
+        return functools.partial(pyzmq_row.serve, arrivals, ready, stop)
+    if job.row == "direct":
+        return functools.partial(direct_row.serve_direct, job.api, arrivals, ready, stop)
+    if job.row == "floor":
+        return functools.partial(direct_row.serve_floor, arrivals, ready, stop)
+    return functools.partial(zlink_row.serve, job.api, arrivals, ready, stop, job.workers)
 
 
-def main(who: str, workers: str, side: str, *job: str) -> None:
-    if who == "standby":
-        Role.take = _nobody  # type: ignore[method-assign, assignment]
-    host = Host(workers=int(workers))
-    if side == "server":
-        _serve(host)
-    else:
-        endpoint, pattern, payload, count = job
-        print(_ask(host, endpoint, pattern, int(payload), int(count)))
+def _serve(job: Job) -> dict[str, Any]:
+    arrivals, stop = Arrivals(asks=job.pattern != "send-saturation"), threading.Event()
+
+    def ready(endpoint: str) -> None:
+        print(endpoint, flush=True)
+
+    thread = threading.Thread(target=_serving(job, arrivals, ready, stop))
+    thread.start()
+    expected = int(sys.stdin.readline() or 0)
+    deadline = monotonic() + PATIENCE
+    while arrivals.count < expected and monotonic() < deadline:
+        sleep(0.01)
+    stop.set()
+    thread.join()
+    return {"count": arrivals.count, "last": arrivals.last, "cpu": process_time(), "peak": _peak()}
+
+
+def _peak() -> int:
+    """Bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main(job: Job) -> None:
+    gc.set_threshold(GC_THRESHOLD)
+    if job.row == "standby":
+        zlink_row.lead_nothing()
+    print(json.dumps(_ask(job) if job.server else _serve(job)), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Job(**json.loads(sys.argv[1])))
