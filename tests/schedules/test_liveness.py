@@ -136,13 +136,15 @@ def silent_and_lost(s: Scenario) -> None:
 
 
 def silent_and_back(s: Scenario) -> None:
-    """Whoever is back is watched as before; what is still heard of its last connection hurts nobody."""
+    """Whoever is back is watched as before; what is still heard of its last connection, or of its end, hurts nobody."""
     watching = Watching(s)
+    first = watching.aliases[0]
 
     def come_back() -> None:
         s.sleep(DEAD_AFTER + 0.5)
         s.expect(not watching.ready(), "given up")
         watching.welcome()
+        watching.topology.lost(first)
         s.expect(watching.ready(), "back")
 
     s.thread("data", watching.lead, 9.0)
