@@ -239,10 +239,10 @@ def test_a_node_that_has_moved_is_found_when_it_calls(net: Net):
 
 
 def test_a_node_that_nobody_named_is_given_up_when_it_stays_away(net: Net, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
     server = net.node("server", echo)
     client = net.node("client", peers=(server,))
     net.ready(client, server)
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
     client.close()
     topology = server.mesh._node.topology
     eventually(lambda: topology.lane.run(lambda: not topology.links.by_token), "it is given up")
