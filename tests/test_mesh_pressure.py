@@ -199,6 +199,21 @@ def test_a_full_owner_is_refused_while_its_node_goes_on_reading(net: Net):
     server.free_permits(2)
 
 
+def test_a_send_that_is_refused_is_said_in_one_line(net: Net, caplog):
+    held = net.hold()
+    server = net.node("server", held.take, policy=ExecutionLanePolicy(application_message_capacity=1))
+    client = net.node("client", peers=(server,))
+    net.ready(client, server)
+    client.work.send(b"x", key="k").result(PATIENCE)
+    held.wait_begun()
+    for _ in range(2):
+        client.work.send(b"x", key="k").result(PATIENCE)
+    eventually(lambda: server.count("refused") == 2, "the others are refused")
+    said = [record for record in caplog.records if "was refused" in record.message]
+    assert [record.exc_info for record in said] == [None, None]
+    held.gate.set()
+
+
 def test_senders_and_askers_of_every_kind_against_tiny_limits_leave_everything_at_zero(net: Net):
     def work(message: bytes, ctx: Context) -> bytes:  # noqa: ARG001
         return message[:4]

@@ -10,12 +10,15 @@ from typing import Any
 
 from bench.messaging.counting import Arrivals
 from zlink_nogil import Context, Host, Spot, handler
+from zlink_nogil.execution import ExecutionLanePolicy
 from zlink_nogil.scheduler import Role
 from zlink_nogil.spots.message import MessageContext
 
 __all__ = ["Zlink", "lead_nothing", "serve"]
 
 _TIMEOUT = 30.0
+_ROOM = 8192
+"""Of an owner: more than there are permits, so that nothing is refused."""
 _arrivals = Arrivals(asks=True)
 
 
@@ -89,7 +92,7 @@ class Zlink:
 def serve(api: str, arrivals: Arrivals, ready: Callable[[str], None], stop: threading.Event, workers: int) -> None:
     global _arrivals  # what a handler of this process counts in
     _arrivals = arrivals
-    host = Host(workers=workers)
+    host = Host(workers=workers, policy=ExecutionLanePolicy(application_message_capacity=_ROOM))
     if api == "client-server":
         server = host.server("echo", bind="tcp://127.0.0.1:0")
         server.handler(ask, name="ask")

@@ -186,9 +186,11 @@ class Delivery(Turn):
     def fail(self, error: BaseException) -> None:
         self._close_scope()
         self.return_permit()
-        self._record = None
+        begun, self._record = self._record is None, None
         if self.is_request:
             self.tell(_as_told(error))
+        elif isinstance(error, CapacityExceeded) and not begun:  # one line each: there are many when there are any
+            _log.warning("a send to %r was refused: %s", self._route.handler.message_name, error)
         elif not isinstance(error, ShuttingDown | Cancelled):
             _log.error("a send to %r failed", self._route.handler.message_name, exc_info=error)
 
