@@ -53,7 +53,7 @@ def a_server_is_lost(s: Scenario) -> None:
 
 
 def test_a_server_is_lost() -> None:
-    run_random(a_server_is_lost)
+    run_random(a_server_is_lost, 60)
 
 
 def one_calls_as_it_is_lost(s: Scenario) -> None:
@@ -69,7 +69,7 @@ def one_calls_as_it_is_lost(s: Scenario) -> None:
 
 
 def test_one_calls_as_it_is_lost() -> None:
-    run_random(one_calls_as_it_is_lost)
+    run_random(one_calls_as_it_is_lost, 30)
     run_exhaustive(one_calls_as_it_is_lost, preemptions=1, switches=0)
 
 
@@ -90,7 +90,7 @@ def it_dies_when_it_has_answered(s: Scenario) -> None:
 
 
 def test_it_dies_when_it_has_answered() -> None:
-    run_random(it_dies_when_it_has_answered)
+    run_random(it_dies_when_it_has_answered, 30)
     run_exhaustive(it_dies_when_it_has_answered, preemptions=1, switches=0)
 
 
@@ -116,7 +116,7 @@ def the_last_one_leaves(s: Scenario) -> None:
 
 
 def test_the_last_one_leaves() -> None:
-    run_random(the_last_one_leaves)
+    run_random(the_last_one_leaves, 50)
 
 
 def nobody_comes(s: Scenario) -> None:
@@ -181,7 +181,7 @@ def a_silent_server(s: Scenario) -> None:
 
 
 def test_a_silent_server() -> None:
-    run_random(a_silent_server)
+    run_random(a_silent_server, 30)
 
 
 def it_leaves_and_comes_back(s: Scenario) -> None:
@@ -203,4 +203,4 @@ def it_leaves_and_comes_back(s: Scenario) -> None:
 
 
 def test_it_leaves_and_comes_back() -> None:
-    run_random(it_leaves_and_comes_back, 50)
+    run_random(it_leaves_and_comes_back, 30)

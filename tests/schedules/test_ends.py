@@ -42,7 +42,7 @@ def everybody_at_once(s: Scenario) -> None:
 
 
 def test_everybody_at_once() -> None:
-    run_random(everybody_at_once, 200)
+    run_random(everybody_at_once)
     run_exhaustive(everybody_at_once, preemptions=1, switches=0)
     run_lines(everybody_at_once, MODULES)
 

@@ -137,7 +137,7 @@ def test_while_the_keeper_comes_and_goes() -> None:
         another_node_was_faster,
     ]
     for scenario in scenarios:
-        run_random(scenario, 60)
+        run_random(scenario, 30)
 
 
 def made_again_while_the_last_end_is_told(s: Scenario) -> None:
@@ -199,7 +199,7 @@ def ended_while_it_is_told(s: Scenario) -> None:
 def test_told_in_order() -> None:
     scenarios = [made_again_while_the_last_end_is_told, made_again_before_the_last_end_is_told, ended_while_it_is_told]
     for scenario in scenarios:
-        run_random(scenario, 40)
+        run_random(scenario, 15)
 
 
 def told_at_once(s: Scenario) -> None:
@@ -274,4 +274,4 @@ def test_told_once_or_again() -> None:
         another_node_comes,
     ]
     for scenario in scenarios:
-        run_random(scenario, 20)
+        run_random(scenario, 10)
