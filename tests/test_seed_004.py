@@ -29,6 +29,7 @@ CONDITIONS = {
         "test_operations.py::test_only_a_deadline_before_the_one_being_watched_wakes_the_watcher",
     ),
     "3: no mailbox or thread between the end of an operation and who waits": (
+        "test_mesh_blocked.py::test_timeouts_replies_new_peers_and_drain_go_on",
         "test_trace.py::test_an_answer_goes_to_who_waits_with_one_hand_over_or_none",
         "test_leading.py::test_a_request_is_read_by_the_worker_that_runs_it_and_its_answer_by_the_caller",
     ),
@@ -49,7 +50,10 @@ CONDITIONS = {
         "test_trace.py::test_a_record_gets_no_task_and_no_hand_over_but_the_worker_that_is_woken",
         "test_trace.py::test_an_answer_goes_to_who_waits_with_one_hand_over_or_none",
     ),
-    "4: decoded on the owner's turn, once": ("test_trace.py::test_a_request_passes_every_stage_once_and_in_order",),
+    "4: decoded on the owner's turn, once": (
+        "test_trace.py::test_a_request_passes_every_stage_once_and_in_order",
+        "test_trace.py::test_a_payload_is_encoded_once_and_decoded_once",
+    ),
     "4: management once per rotation, bounded": (
         "test_rotation.py::test_every_port_is_managed_once_per_rotation_with_or_without_permits",
         "test_rotation.py::test_management_that_takes_long_goes_on_with_the_next_port_in_the_next_rotation",

@@ -46,9 +46,26 @@ def test_a_record_comes_back_as_it_was_packed(kind, route, extras, payload, gene
         timeout_ms=timeout,
     )
     header = wire.unpack(packed)
-    assert header[:-1] == (kind, route, extras, generation, *operation, reply_route, timeout)
+    assert header[:8] == (kind, route, extras, generation, *operation, reply_route, timeout)
     assert packed[header.payload_at :] == payload
     assert len(packed) == HEADER_BYTES + len(route) + len(extras) + len(payload)
+
+
+@pytest.mark.parametrize("kind", [Kind.SEND, Kind.REQUEST])
+def test_the_mark_of_a_traced_message_travels_and_changes_nothing_else(kind):
+    plain = record(kind)
+    traced = wire.pack(
+        kind, b"r\0o\0u", b"", b"payload", generation=7, operation=(1, 2), reply_route=3, timeout_ms=4, traced=True
+    )
+    assert wire.unpack(traced) == wire.unpack(plain)._replace(traced=True)
+    assert wire.unpack(wire.readdress(traced, 8, 9)).traced
+    assert not wire.unpack(plain).traced
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.SEND, Kind.REQUEST)])
+def test_nothing_else_can_be_traced(kind):
+    with pytest.raises(Malformed, match="unknown kind"):
+        wire.unpack(wire.pack(kind, b"", b"", b"", generation=7, traced=True))
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -75,7 +92,8 @@ def test_an_unknown_version_is_malformed_and_nothing_of_it_is_trusted(version):
 
 
 def test_unknown_kinds_are_malformed():
-    for number in set(range(256)) - set(Kind):
+    traced = {kind | 0x80 for kind in (Kind.SEND, Kind.REQUEST)}
+    for number in set(range(256)) - set(Kind) - traced:
         with pytest.raises(Malformed, match=f"unknown kind of record {number}"):
             wire.unpack(bytes((wire.VERSION, number)) + record()[2:])
 

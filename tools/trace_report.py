@@ -49,9 +49,15 @@ def changes(*stages: str) -> Callable[[Stages], int | None]:
     return count
 
 
-def difference(what: str, begin: str, end: str) -> Callable[[Stages], int | None]:
+def copies(begin: str, end: str) -> Callable[[Stages], int | None]:
+    return lambda message: message[end]["copied"] - message[begin]["copied"] if {begin, end} <= message.keys() else None
+
+
+def done(what: str, begin: str, end: str) -> Callable[[Stages], int | None]:
+    """By the thread that was there, at the beginning and at the end; elsewhere it cannot be told."""
+
     def count(message: Stages) -> int | None:
-        if begin not in message or end not in message:
+        if not {begin, end} <= message.keys() or message[begin]["thread"] != message[end]["thread"]:
             return None
         return int(message[end][what] - message[begin][what])
 
@@ -63,15 +69,16 @@ COUNTS: Final[Mapping[str, Callable[[Stages], int | None]]] = {
     "hand-overs from the end to who waits": changes("E5", "R"),
     "hand-overs from the claim to the handler": changes("I3", "I4", "W1"),
     "hand-overs from the handler to the answer": changes("W1", "W2", "W3", "W4"),
-    "lanes entered before the socket": difference("lanes", "E1", "E3"),
-    "copies when sending": difference("copied", "E1", "E4"),
-    "copies when receiving": difference("copied", "I4", "W2"),
-    "copies when answering": difference("copied", "W2", "W4"),
-    "copies when reading the answer": difference("copied", "E4", "R"),
-    "runnables given to workers by a commit": difference("given", "I3", "I4"),
-    "tasks, completions and jobs made when sending": difference("made", "E1", "E4"),
-    "tasks, completions and jobs made when receiving": difference("made", "I3", "I4"),
-    "tasks, completions and jobs made around the handler": difference("made", "W1", "W5"),
+    "lanes entered up to the socket": done("lanes", "E1", "E4"),
+    "copies when sending": copies("E1", "E4"),
+    "copies when receiving": copies("I3", "W2"),
+    "copies when answering": copies("W2", "W4"),
+    "copies when reading the answer": copies("E4", "R"),
+    "runnables given to workers by a commit": done("given", "I3", "I4"),
+    "tasks, completions, threads made when sending": done("made", "E1", "E4"),
+    "tasks, completions, threads made when receiving": done("made", "I3", "I4"),
+    "tasks, completions, threads made around the handler": done("made", "W1", "W5"),
+    "the same from the claim to the end, on one thread": done("made", "I3", "W5"),
 }
 
 

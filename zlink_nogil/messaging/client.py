@@ -74,7 +74,7 @@ class ClientNode:
     def start_call(self, message: Message, how: Wait | None) -> Completion[Any]:
         """At once to a server that is ready, and nobody waits for one; otherwise at the end of the line."""
         self.check_usable()
-        if self._line.empty:
+        if self._line.empty and self.servers.ready:
             try:
                 return self._outbox.start(message, how)
             except _NobodyReady:

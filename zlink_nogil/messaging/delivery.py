@@ -193,10 +193,14 @@ class Delivery(Turn):
             _log.warning("a send to %r was refused: %s", self._route.handler.message_name, error)
         elif not isinstance(error, ShuttingDown | Cancelled):
             _log.error("a send to %r failed", self._route.handler.message_name, exc_info=error)
+        if self.mark is not None:
+            self.mark.end("W5")
 
     def tell(self, error: ZLinkError) -> None:
         """Answer with `error`."""
         send_error(self._answer, self._operation, self._header.reply_route, error)
+        if self.mark is not None:
+            self.mark.note("W4")
 
     def return_permit(self) -> None:
         """Give the permit back if it was not yet."""

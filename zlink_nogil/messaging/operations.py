@@ -66,10 +66,17 @@ class Operations:
         peer: object,
         decode: Callable[[bytes], Any] | None,
         on_wait: OnWait | None = None,
+        reply_route: int | None = None,
     ) -> O:
-        """An operation with a fresh reply route, not registered yet."""
+        """An operation that is not registered yet; with a fresh reply route, if it has none (`fresh_route`)."""
         deadline = self._now() + timeout
-        return make(next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait, self.role)
+        return make(
+            reply_route or next(self._ids), deadline, peer, decode, self._slots, self._pool, self._cancel, on_wait, self.role
+        )
+
+    def fresh_route(self) -> int:
+        """Not zero, and nobody else's."""
+        return next(self._ids)
 
     def submit(self, operation: Operation, start: Callable[[Operation], bool]) -> bool:
         """Register `operation` and `start` it, in one turn; True.
@@ -87,9 +94,8 @@ class Operations:
         self._slots.take()
         self._deadlines.add(operation)
         self._pending[operation.reply_route] = operation  # last: from here on anybody may take it out of everything
-        mark = operation.mark
-        if mark is not None:
-            mark.note("E3")
+        if operation.mark is not None:
+            operation.mark.note("E3")
         try:
             over = start(operation)
         except BaseException:
@@ -97,8 +103,6 @@ class Operations:
                 return  # the loss of the peer was faster and has ended it: that outcome stands
             self._slots.give_back()
             raise
-        if mark is not None:
-            mark.note("E4")
         if over:
             self._take_and(operation.reply_route, operation.succeed, None)
         elif operation.deadline < self._watched:
@@ -130,6 +134,8 @@ class Operations:
         """A `start` for `submit`: send on the data connection `alias`."""
         done = functools.partial(self._admitted, operation, is_request)
         operation.waiting = self.out.send(alias, record, done)
+        if operation.mark is not None:
+            operation.mark.note("E4")
         return operation.waiting is None and not is_request
 
     def _admitted(self, operation: Operation, is_request: bool, error: ZLinkError | None) -> None:

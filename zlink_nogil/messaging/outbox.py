@@ -130,8 +130,7 @@ class Outbox:
                 self._inbox.owners.check_wait(owner, None, how)
             on_wait = functools.partial(self._inbox.owners.check_wait, owner)
         may_move = message.kind is Kind.REQUEST and message.address.kind >= OwnerKind.SPOT
-        operation = self._new(Routed if may_move else Operation, message, target, on_wait)
-        operation.mark = mark
+        operation = self._new(Routed if may_move else Operation, message, target, on_wait, mark)
         generation = self._me.generation if target is None else target.generation
         record = self._pack(operation, message, route, payload, generation)
         if isinstance(operation, Routed):
@@ -154,8 +153,7 @@ class Outbox:
         if mark is not None:
             mark.note("E1")
         self._check_size(HEADER_BYTES + len(route) + len(message.extras) + len(payload), None)
-        operation = self._new(Routed, message, None, None)
-        operation.mark = mark
+        operation = self._new(Routed, message, None, None, mark)
         operation.address = message.address
         operation.record = self._pack(operation, message, route, payload, 0)
 
@@ -204,7 +202,8 @@ class Outbox:
         recorder = self._tracer.recorder
         if recorder is None:
             return None
-        return recorder.begin("client-server" if self._inbox is None else _APIS.get(message.address.kind, "mesh"))
+        api = "client-server" if self._inbox is None else _APIS.get(message.address.kind, "mesh")
+        return recorder.begin(api, self._me.generation, self._operations.fresh_route())
 
     def _encode(self, message: Message) -> tuple[bytes, bytes]:
         """(route, payload)"""
@@ -216,16 +215,19 @@ class Outbox:
             raise TypeMismatch(f"{message.name!r} cannot be encoded as {codec.content_type}: {error}") from error
         return pack_route(codec.content_type, message.channel, message.name), payload
 
-    def _new[O: Operation](self, make: type[O], message: Message, target: Peer | None, on_wait: OnWait | None) -> O:
+    def _new[O: Operation](
+        self, make: type[O], message: Message, target: Peer | None, on_wait: OnWait | None, mark: Mark | None
+    ) -> O:
         decode = functools.partial(self._decode, message.reply) if message.kind is Kind.REQUEST else None
         peer = None if target is None else target.data_alias
-        return self._operations.new(make, message.timeout, peer, decode, on_wait)
+        route = None if mark is None else mark.low
+        operation = self._operations.new(make, message.timeout, peer, decode, on_wait, route)
+        operation.mark = mark
+        return operation
 
     def _pack(self, operation: Operation, message: Message, route: bytes, payload: bytes, generation: int) -> bytes:
-        mark = operation.mark
-        if mark is not None:
-            mark.high, mark.low = self._me.generation, operation.reply_route
-            mark.copied += 1
+        if operation.mark is not None:
+            operation.mark.copied += 1
         return pack(
             message.kind,
             route,
@@ -235,7 +237,7 @@ class Outbox:
             operation=(self._me.generation, operation.reply_route),
             reply_route=operation.reply_route,
             timeout_ms=math.ceil(message.timeout * 1000),
-            traced=mark is not None,
+            traced=operation.mark is not None,
         )
 
     def _check_size(self, size: int, target: Peer | None) -> None:
@@ -261,6 +263,7 @@ class Outbox:
             if refused:
                 raise refused[0][1]
             if operation.mark is not None:
+                operation.mark.note("E4")
                 operation.mark.note("I4")
             return not delivery.is_request
 

@@ -11,7 +11,8 @@ this side. Differences between two stages on one thread are what lies between th
 
 Guarantees
     Off, it costs a look at one attribute per message and stage. On, an event is one append to a deque: no lock of ours, no
-    system call but the clock. The file is written by threads that have just ended a message, or by `close`.
+    system call but the clock. The file is written by threads that are about to begin a message or have just ended one, when
+    some thousand events are waiting, and by `close`.
 
 Ownership
     `Tracer.recorder`    written under its `_lock`
@@ -71,11 +72,12 @@ class Recorder:
         self._turns = itertools.count()
         self.now = _sync.monotonic
 
-    def begin(self, api: str) -> Mark | None:
-        """By whoever sends, before E1; None for a message that is not sampled."""
+    def begin(self, api: str, high: int, low: int) -> Mark | None:
+        """By whoever sends, before E1, with the message's operation id; None for a message that is not sampled."""
         if next(self._turns) % self._sample:
             return None
-        return Mark(self, api)
+        self.drain()
+        return Mark(self, api, high, low)
 
     def rotation(self) -> None:
         """I0."""
@@ -91,8 +93,7 @@ class Recorder:
 
     def received(self, header: Header) -> Mark:
         """I0 to I3 of a record that its sender has sampled."""
-        mark = Mark(self, "")
-        mark.high, mark.low = header.operation_high, header.operation_low
+        mark = Mark(self, "", header.operation_high, header.operation_low)
         for stage, at in (("I0", _tally.woken), ("I1", _tally.budgeted), ("I2", _tally.claimed)):
             mark.note(stage, at)
         mark.note("I3")
@@ -128,15 +129,16 @@ class Recorder:
 
 
 class Mark:
-    """A sampled message on one side. `high` and `low`, its operation id, are set before the message can end."""
+    """A sampled message on one side, and its operation id."""
 
     __slots__ = ("_recorder", "api", "copied", "high", "low")
 
-    def __init__(self, recorder: Recorder, api: str) -> None:
+    def __init__(self, recorder: Recorder, api: str, high: int, low: int) -> None:
         self._recorder = recorder
         self.api = api
+        self.high = high
+        self.low = low
         self.copied = 0
-        self.high = self.low = 0
 
     def note(self, stage: str, at: float | None = None) -> None:
         recorder, tally = self._recorder, _tally
@@ -217,6 +219,7 @@ _COUNTED: Final[tuple[tuple[type[Any], str, str], ...]] = (
     (WorkerPool, "resume", "given"),
     (Completion, "__init__", "made"),
     (ThreadCache, "run", "made"),
+    (_sync.Thread, "start", "made"),
 )
 _real: dict[tuple[type[Any], str], Callable[..., Any]] = {}
 _users = 0
