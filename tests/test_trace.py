@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -318,8 +319,11 @@ def test_a_long_trace_is_written_while_it_goes_on(tmp_path: Path, monkeypatch: p
             assert recorder is not None
             assert len(recorder._events) < 100 * 10 - 40
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len(lines) == 100 * 10
-    assert len({(line["id"], line["stage"]) for line in lines}) == len(lines), "each once"
+    written = Counter((line["id"], line["stage"]) for line in lines)
+    assert set(written.values()) == {1}
+    stages = Counter(line["stage"] for line in lines)
+    assert {stages[stage] for stage in stages.keys() - {"I4", "W5"}} == {100}
+    assert min(stages["I4"], stages["W5"]) >= 98, "the last two may have been answered before these"
 
 
 SCRIPT = """
