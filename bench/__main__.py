@@ -16,6 +16,7 @@ from bench.actors import ROWS as ACTORS
 from bench.measure import Cell, Plan, Void
 from bench.messaging import CELLS as MESSAGING
 from bench.messaging import LEADING
+from bench.messaging.stalled_peer import CELLS as STALLED_PEER
 from bench.scheduler import CELLS as SCHEDULER
 
 
@@ -128,6 +129,18 @@ def leading(
     """Requests with workers and callers in the sockets; next to the stand-by doing it all."""
     cells = {name: partial(_one, cell) for name, cell in LEADING.items()}
     run("leading", cells, [*rows, *more], Plan(runs, workers, scale, 0), file, allow_gil)
+
+
+@main.command("stalled-peer")
+@RUNS
+@WORKERS
+@SCALE
+@JSON
+@ALLOW_GIL
+def stalled_peer(runs: int, workers: int, scale: float, file: Path | None, allow_gil: bool) -> None:
+    """Requests to one node while another one reads nothing: the 99th percentile next to the undisturbed one."""
+    cells = {name: partial(_one, cell) for name, cell in STALLED_PEER.items()}
+    run("stalled-peer", cells, [], Plan(runs, workers, scale, 0), file, allow_gil)
 
 
 type Cells = Mapping[str, Callable[[Plan], list[Cell]]]

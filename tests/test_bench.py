@@ -139,6 +139,16 @@ def messages(subject: str, folder: Path, *chosen: str) -> dict[str, Any]:
     return cells
 
 
+def test_a_stalled_peer_is_measured_next_to_none(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    arguments = ("stalled-peer", "--runs", "1", "--scale", "0.05", "--allow-gil", "--json", str(file))
+    done = run(sys.executable, "-m", "bench", *arguments, cwd=ROOT, PYTHON_GIL=GIL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = json.loads(file.read_text())["cells"]
+    assert cell["rows"].keys() == {"undisturbed", "stalled"}
+    assert cell["ratio_stalled"] == pytest.approx(cell["p99_us_stalled"] / cell["p99_us_undisturbed"])
+
+
 def test_actors_get_everything_whoever_runs_them(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     rows = ("tell_1", "tell_100", "ask_100", "ask_serial_1", "idle_1000")
