@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zlink_nogil.errors import AlreadyExists, InvalidOperation, NotFound, ShuttingDown
+from zlink_nogil.errors import AlreadyExists, Cancelled, InvalidOperation, NotFound, ShuttingDown
+from zlink_nogil.scheduler import Completion
 from zlink_nogil.task import spawn
 
 from .harness import Scenario, run_exhaustive, run_lines, run_random
@@ -135,6 +136,38 @@ def test_a_creation_that_fails() -> None:
     run_random(a_creation_that_fails)
     run_exhaustive(a_creation_that_fails, preemptions=1, switches=0)
     run_lines(a_creation_that_fails, MODULES)
+
+
+def a_creation_that_is_cancelled(s: Scenario) -> None:
+    """Whenever that comes, it and who waited for the same are told, and nothing is left."""
+    world = World(s)
+    never = Completion[None](world.pool)
+
+    class Room(WatchedSpot):
+        async def on_create(self) -> None:
+            await never
+
+    Room.world = world
+    world.spots.register(Room, type_name="room")
+    world.start()
+
+    def create_and_cancel() -> None:
+        creation = world.spots.create("room", "r").submit()
+        s.thread("other", world.attempt, "other", lambda: world.spots.get_or_create("room", "r"))
+        s.expect(creation.cancel(), "it is not too late")
+        s.expect(isinstance(creation.exception(), Cancelled), "it was cancelled")
+        never.fail(NotFound("nobody comes"))
+
+    s.thread("creator", create_and_cancel)
+    told = {NotFound.__name__, ShuttingDown.__name__}
+    s.check("with it, or with one of its own", lambda: set(world.outcome("other")) <= told)
+    s.check("nothing is left", lambda: not world.spots.ids())
+
+
+def test_a_creation_that_is_cancelled() -> None:
+    run_random(a_creation_that_is_cancelled)
+    run_exhaustive(a_creation_that_is_cancelled, preemptions=1, switches=0)
+    run_lines(a_creation_that_is_cancelled, MODULES)
 
 
 def closing_what_is_being_created(s: Scenario) -> None:

@@ -18,7 +18,7 @@ from zlink_nogil.scheduler.spawning import Sleep, spawn
 from zlink_nogil.scheduler.suspension import Suspension, Wait, Waker
 from zlink_nogil.scheduler.timers import check_seconds
 
-__all__ = ["end_of", "join", "race", "timeout"]
+__all__ = ["end_of", "first_of", "join", "race", "timeout"]
 
 
 class _FirstOf(Suspension):
@@ -64,8 +64,8 @@ class _FirstOf(Suspension):
 
 
 @types.coroutine
-def _first_of(*members: Suspension) -> Generator[Suspension, None, Suspension]:
-    """The one that ended first."""
+def first_of(*members: Suspension) -> Generator[Suspension, None, Suspension]:
+    """The one that ended first. The others are left alone."""
     waiting = _FirstOf(members)
     try:
         yield waiting
@@ -165,7 +165,7 @@ async def race[T](*contestants: Awaitable[T]) -> T:
     completions = await _start_all(contestants)
     try:
         _begin_to_wait(completions)
-        winner = await _first_of(*completions)
+        winner = await first_of(*completions)
     finally:
         await _give_up(completions)
     return next(completion for completion in completions if completion is winner).outcome()
@@ -178,7 +178,7 @@ async def timeout[T](seconds: float, contestant: Awaitable[T]) -> T:
     completion = _started(contestant)
     try:
         _begin_to_wait([completion])
-        await _first_of(completion, alarm)
+        await first_of(completion, alarm)
     except BaseException:
         await _give_up([completion])
         raise

@@ -22,6 +22,7 @@ from zlink_nogil import _sync
 from zlink_nogil.errors import (
     AlreadyExists,
     Cancelled,
+    DeadlineExceeded,
     InvalidOperation,
     NotConfigured,
     ShuttingDown,
@@ -30,8 +31,8 @@ from zlink_nogil.errors import (
 from zlink_nogil.execution import Call
 from zlink_nogil.execution.call import REQUEST_TIMEOUT, checked_timeout
 from zlink_nogil.scheduler import Completion, Wait, WorkerPool
-from zlink_nogil.scheduler.spawning import spawn
-from zlink_nogil.scheduler.waiting import end_of
+from zlink_nogil.scheduler.spawning import Sleep, spawn
+from zlink_nogil.scheduler.waiting import end_of, first_of
 from zlink_nogil.scheduler.waiting import timeout as within
 from zlink_nogil.spots.elsewhere import Elsewhere, TakenElsewhere
 from zlink_nogil.spots.entry import Entry, EntryState
@@ -74,7 +75,7 @@ class Creations[E: Entry](ABC):
         return Call(functools.partial(self._create, wanted))
 
     def _create(self, wanted: _Creation[E], how: Wait | None) -> Completion[Any]:
-        entry, mine = self._lane.run(self._claim, wanted)
+        entry, mine, ending = self._lane.run(self._claim, wanted)
         if mine:
             self._begin(entry, wanted)
             return entry.opened
@@ -84,9 +85,11 @@ class Creations[E: Entry](ABC):
             raise InvalidOperation(
                 f"{how.value} on a turn of {entry.label} would wait for itself: for its creation, or its successor's"
             )
-        return spawn(self._create_after(entry, wanted), pool=self.pool())
+        after = self._end_then_create(entry, wanted) if ending else self._join(entry, wanted)
+        return spawn(after, pool=self.pool())
 
-    def _claim(self, wanted: _Creation[E]) -> tuple[E, bool]:
+    def _claim(self, wanted: _Creation[E]) -> tuple[E, bool, bool]:
+        """Whose the id is, whether that is ours to begin, and whether it is on its way out already."""
         debug_assert_on_lane(self._lane)
         self._check_open()
         owner_type, owner_id = wanted.owner_type, wanted.owner_id
@@ -95,13 +98,14 @@ class Creations[E: Entry](ABC):
             entry = _sync.read_by_many(wanted.make(owner_type, owner_id))
             entry.activation = entry.executor.execute_lifecycle(functools.partial(self._activate, entry))
             self._entries[owner_id] = entry
-            return entry, True
+            return entry, True, False
         if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
             if wanted.only_new:
                 raise AlreadyExists(f"there is a {self.kind} {owner_id!r} already")
             if entry.owner_type is not owner_type:
                 raise TypeMismatch(f"{entry.label} is a {entry.owner_type.type_name!r}, not a {owner_type.type_name!r}")
-        return entry, False
+            return entry, False, False
+        return entry, False, True
 
     def _check_open(self) -> None:
         if not self._started:
@@ -112,7 +116,7 @@ class Creations[E: Entry](ABC):
     def _begin(self, entry: E, wanted: _Creation[E]) -> None:
         opening = self._open(entry, wanted)
         try:
-            entry.opening = spawn(opening, pool=self.pool())
+            spawn(opening, pool=self.pool())
         except BaseException:  # the pool is closed: nothing is left of it
             opening.close()
             self._lane.run(self._give_up, entry)
@@ -128,7 +132,7 @@ class Creations[E: Entry](ABC):
             return None
         owner_type = max(able, key=lambda known: len(known.on_demand or ""))
         wanted = _Creation(owner_type, owner_id, False, REQUEST_TIMEOUT, self._first_made)
-        entry, mine = self._lane.run(self._claim, wanted)
+        entry, mine, _ = self._lane.run(self._claim, wanted)
         if mine:
             self._begin(entry, wanted)
         return entry
@@ -137,14 +141,16 @@ class Creations[E: Entry](ABC):
     def _first_made(self, owner_type: OwnerType, owner_id: str) -> E:
         """An entry nobody gave options for."""
 
-    async def _create_after(self, entry: E, wanted: _Creation[E]) -> Any:
-        """In a task: when the present one has opened, or ended. Its deadline and cancellation are this caller's own."""
+    async def _join(self, entry: E, wanted: _Creation[E]) -> Any:
+        """In a task: the outcome of a creation by somebody else. The deadline and cancellation are this caller's own."""
+        await within(wanted.timeout, end_of(entry.opened))
+        if entry.opened.cancelled():
+            raise ShuttingDown("the creation was cancelled")
+        return entry.opened.outcome()
+
+    async def _end_then_create(self, entry: E, wanted: _Creation[E]) -> Any:
+        """In a task, as `_join`: when the present one has ended."""
         deadline = _sync.monotonic() + wanted.timeout
-        if entry.state is EntryState.CREATING or entry.state is EntryState.OPEN:
-            await within(wanted.timeout, end_of(entry.opened))
-            if entry.opened.cancelled():
-                raise ShuttingDown("the creation was cancelled")
-            return entry.opened.outcome()
         await within(wanted.timeout, end_of(entry.ended))
         return await within(max(0.0, deadline - _sync.monotonic()), self._create(wanted, None))
 
@@ -153,7 +159,11 @@ class Creations[E: Entry](ABC):
         activation = entry.activation
         assert activation is not None, "an entry is activated before anybody sees it"
         try:
-            await within(wanted.timeout, end_of(activation))
+            over = await first_of(activation, entry.given_up, alarm := Sleep(wanted.timeout))
+            if over is alarm:
+                raise DeadlineExceeded(f"not done within {wanted.timeout} s")
+            if over is entry.given_up:
+                raise Cancelled
             error = activation.exception()
             if isinstance(error, Cancelled):
                 error = ShuttingDown("the creation was cancelled")

@@ -70,11 +70,11 @@ class Entry(ABC):
         self.ref = ref
         self.owner: Any = None
         self.state = EntryState.CREATING
-        self.opening: Completion[None] | None = None
         self.activation: Completion[None] | None = None
         self.failure: BaseException | None = None
         self._scope: Scope | None = None
-        self.opened: Completion[Any] = Completion(pool, canceller=self._cancel_opening)
+        self.given_up: Completion[None] = Completion(pool)
+        self.opened: Completion[Any] = Completion(pool, canceller=self._give_up)
         self.ended: Completion[None] = Completion(pool, canceller=_never, on_wait=self._check_end)
         self.accepted: Completion[None] = Completion(pool)
         self.accepted.succeed(None)
@@ -92,8 +92,10 @@ class Entry(ABC):
             raise NotFound(f"{self.label}, a {self.owner_type.type_name!r}, has no handler for {name!r}")
         return handling
 
-    def _cancel_opening(self) -> bool:
-        return self.opening is not None and self.opening.cancel()
+    def _give_up(self) -> bool:
+        """Not the opening task's cancel: before its first step that would end it with nothing done."""
+        self.given_up.succeed(None)
+        return True
 
     def _check_end(self, completion: Completion[Any], how: Wait) -> None:  # noqa: ARG002 - the end needs every turn
         if how is not Wait.OVER and self.executor.is_current():
