@@ -331,6 +331,8 @@ def test_a_hook_that_waits_for_its_own_object_raises(host):
             await ref.request(Do(print))
         except InvalidOperation as error:
             seen.append(str(error))
+        (entry,) = host.actors.entries()
+        eventually(lambda: entry.executor._queue.holder().waits_for is not None, "its turn's wait for this one")
         try:
             await actor.ref.request(Do(print))
         except InvalidOperation as error:
