@@ -334,7 +334,7 @@ def test_whatever_happens_to_the_connections_every_operation_ends_once(net: Net,
     """Callers go on while the server is started again and again and connections are cut at both ends."""
     client = net.node("client", peers=(place,))
     stop = threading.Event()
-    ended: Counter[str] = Counter()
+    ended: list[str] = []
     begun: Counter[str] = Counter()
 
     def call(name: str) -> None:
@@ -348,7 +348,7 @@ def test_whatever_happens_to_the_connections_every_operation_ends_once(net: Net,
                 stop.wait(0.001)
                 continue
             begun[name] += 1
-            completion.add_done_callback(lambda _: ended.update([name]))
+            completion.add_done_callback(lambda _: ended.append(name))
             error = completion.exception(PATIENCE)
             assert error is None or isinstance(error, Unavailable | ShuttingDown), error
 
@@ -369,6 +369,6 @@ def test_whatever_happens_to_the_connections_every_operation_ends_once(net: Net,
 
     assert together(*works, disturb) == [None, None, None]
     assert min(begun.values()) > 0
-    eventually(lambda: ended == begun, "each callback has run once")
+    eventually(lambda: Counter(ended) == begun, "each callback has run once")
     assert client.count("pending") == client.count("deadlines") == 0
     eventually(lambda: client.host._slots.taken() == 0, "the slots are back")
