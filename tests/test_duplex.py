@@ -55,7 +55,8 @@ class World:
         self.raw.room = {name.encode(): count for name, count in room.items()}
         self.wakes = 0
         self.ended: list[Any] = []
-        self.socket = ServerSocket(self.raw, StateLane("server"), "tcp://x:1", 1000, self.wake)  # type: ignore[arg-type]
+        lane = StateLane("server")
+        self.socket = ServerSocket(self.raw, lane, "tcp://x:1", 1000, self.wake, self.wake)  # type: ignore[arg-type]
         for name in self.raw.room:
             self.socket.run(self.socket.let_in, name)
 

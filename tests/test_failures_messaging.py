@@ -269,10 +269,10 @@ def test_a_new_life_at_the_same_place_while_nobody_reads_gets_the_next_message_a
     rotate = completions.rotate
     held, go_on = threading.Event(), threading.Event()
 
-    def not_now() -> float | None:
+    def not_now(ready: Any) -> float | None:
         held.set()
         assert go_on.wait(PATIENCE), "nobody let it go on"
-        return rotate()
+        return rotate(ready)
 
     pending = client.work.request(b"old", reply=bytes, timeout=60.0).submit()
     route = first.read(Kind.REQUEST)[0].reply_route

@@ -38,9 +38,9 @@ def rotations(monkeypatch: pytest.MonkeyPatch, role: Role) -> list[str]:
     names: list[str] = []
     rotate: Callable[[], Any] = role.driver.rotate
 
-    def noted() -> Any:
+    def noted(ready: Any) -> Any:
         names.append(threading.current_thread().name)
-        return rotate()
+        return rotate(ready)
 
     monkeypatch.setattr(role.driver, "rotate", noted)
     return names

@@ -206,9 +206,9 @@ def rotations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     for role in (Ingress, CompletionIngress):
 
-        def rotate(self: Any, rotate: Any = role.rotate, name: str = role.__name__) -> Any:
+        def rotate(self: Any, ready: Any, rotate: Any = role.rotate, name: str = role.__name__) -> Any:
             made.append(name)
-            return rotate(self)
+            return rotate(self, ready)
 
         monkeypatch.setattr(role, "rotate", rotate)
     return made

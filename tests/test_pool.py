@@ -293,7 +293,7 @@ from zlink_nogil.state import StateLane
 
 class Driver:
     def descriptors(self): return []
-    def rotate(self): return None
+    def rotate(self, ready): return None
 
 class Runnable:
     def run_slice(self): return False

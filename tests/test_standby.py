@@ -34,7 +34,7 @@ class Pipe:
     def descriptors(self) -> Collection[int]:
         return self.watched
 
-    def rotate(self) -> float | None:
+    def rotate(self, _: Collection[int] | None = None, /) -> float | None:
         self.rotations += 1
         self.thread = threading.current_thread()
         with contextlib.suppress(BlockingIOError):
@@ -118,7 +118,7 @@ def test_a_deadline_that_has_come_rotates_once_more_each_time(standby, pipe):
 
 
 def test_with_nothing_to_do_it_sleeps_in_one_untimed_call(monkeypatch, pipe):
-    sleeps: list[float] = []
+    polls: list[float] = []
 
     class Epoll:
         def __init__(self) -> None:
@@ -127,7 +127,8 @@ def test_with_nothing_to_do_it_sleeps_in_one_untimed_call(monkeypatch, pipe):
             self.fileno, self.close, self._poll = real.fileno, real.close, real.poll
 
         def poll(self, timeout: float) -> Any:
-            sleeps.append(timeout)
+            if timeout or not polls:
+                polls.append(timeout)  # the others are looks at what is readable
             return self._poll(timeout)
 
     real_epoll = _sync.Epoll
@@ -136,14 +137,14 @@ def test_with_nothing_to_do_it_sleeps_in_one_untimed_call(monkeypatch, pipe):
     standby.add(driver)
     driver.wait()
     driver.wake_and_wait()
-    polls = len(sleeps)
+    before = len(polls)
     for _ in range(10):
         driver.wake_and_wait()
-    assert len(sleeps) <= polls + 11
-    assert (sleeps[0], set(sleeps[1:])) == (0.0, {-1.0}), "a new driver is led at once; no fixed interval"
+    assert len(polls) <= before + 11
+    assert (polls[0], set(polls[1:])) == (0.0, {-1.0}), "a new driver is led at once; no fixed interval"
     driver.then = lambda: _sync.monotonic() + 1000.0
     driver.wake_and_wait()
-    eventually(lambda: sleeps[-1] == pytest.approx(1000.0, abs=PATIENCE), "it sleeps until the deadline")
+    eventually(lambda: polls[-1] == pytest.approx(1000.0, abs=PATIENCE), "it sleeps until the deadline")
     standby.remove(driver)
 
 

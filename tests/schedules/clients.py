@@ -161,15 +161,16 @@ class _Leader:
     def _lead(self) -> None:
         epoll = _sync.Epoll()
         watched: set[int] = set()
+        ready: list[int] | None = None
         while not self.stop:
-            again = self.driver.rotate()
+            again = self.driver.rotate(ready)
             wanted = set(self.driver.descriptors())
             for fd in sorted(watched - wanted):
                 epoll.unregister(fd)
             for fd in sorted(wanted - watched):
                 epoll.register(fd, 1)
             watched = wanted
-            epoll.poll(None if again is None else max(0.0, again - _sync.monotonic()))
+            ready = [fd for fd, _ in epoll.poll(None if again is None else max(0.0, again - _sync.monotonic()))]
         self.over.set()
 
 

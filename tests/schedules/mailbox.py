@@ -36,7 +36,7 @@ class Mailbox:
     def descriptors(self) -> Collection[int]:
         return (self.fd.fileno(),)
 
-    def rotate(self) -> float | None:
+    def rotate(self, _: Collection[int] | None = None, /) -> float | None:
         with self.s.alone(self.inside, "one thread leads"):
             self.s.expect(not self.removed, "nobody touches a driver that was removed")
             self.rotations += 1

@@ -97,5 +97,5 @@ class Receiving:
         while len(self.received) < self.records:
             claimed, more = self.socket.claim(1, RECORD, 1e9, _sync.monotonic)
             self.received += [record or b"" for _, record in claimed]
-            if not more:
+            if not more and len(self.received) < self.records:
                 epoll.poll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import pytest
 
@@ -34,9 +35,9 @@ class Answers(Mailbox):
         self.by_standby = 0
         self.all_asked = _sync.Event()
 
-    def rotate(self) -> float | None:
+    def rotate(self, ready: Collection[int] | None = None, /) -> float | None:
         self.by_standby += "standby" in self.s.world.current.name
-        return super().rotate()
+        return super().rotate(ready)
 
     def deliver(self, letters: int) -> None:
         for flag, parker in self.asked[:letters]:

@@ -111,12 +111,12 @@ def deadlines(s: Scenario) -> None:
     times: list[float] = []
     rotate = clock.rotate
 
-    def tick() -> float | None:
+    def tick(ready: Collection[int] | None) -> float | None:
         times.append(s.now)
         if s.now >= 1005.0:
             clock.due = None
             clock.read.set()
-        return rotate()
+        return rotate(ready)
 
     clock.rotate = tick  # type: ignore[method-assign]
 
@@ -173,7 +173,7 @@ def one_adds_another(s: Scenario) -> None:
     rotate = host.rotate
     refused: list[type[Exception]] = []
 
-    def invite() -> float | None:
+    def invite(ready: Collection[int] | None) -> float | None:
         host.rotate = rotate  # type: ignore[method-assign]
         standby.add_soon(guest)
         standby.add_soon(guest)
@@ -182,7 +182,7 @@ def one_adds_another(s: Scenario) -> None:
                 use(guest)
             except InvalidOperation as error:
                 refused.append(type(error))
-        return rotate()
+        return rotate(ready)
 
     def lead() -> None:
         host.lead(standby)

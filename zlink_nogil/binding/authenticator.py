@@ -61,7 +61,7 @@ class Authenticator:
         assert socket is not None, "it has been started"
         return cast("zmq.Socket[bytes]", socket)
 
-    def rotate(self) -> float | None:
+    def rotate(self, _ready: Collection[int] | None = None, /) -> float | None:
         self._wakeup.clear()
         if self._dead:
             return None

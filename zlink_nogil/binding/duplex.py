@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from zlink_nogil.binding.inbound import Record, claim_from
-from zlink_nogil.binding.outbound import CROWDED_LOOK, OutSocket, Waiting
+from zlink_nogil.binding.outbound import OutSocket, Waiting
 from zlink_nogil.binding.raw import Context, DealerSet, RawSocket
 from zlink_nogil.errors import ShuttingDown, ZLinkError
 from zlink_nogil.state import StateLane, debug_assert_on_lane
@@ -24,13 +24,29 @@ __all__ = ["ClientSocket", "ServerSocket"]
 
 
 class _Duplex(OutSocket):
+    """`look` makes the leader claim, `wake` see to what waits, too."""
+
+    told_of = 0  # its descriptor may not be waited for, for lack of permits
+
+    def __init__(
+        self,
+        context: Context,
+        lane: StateLane,
+        node_id: bytes,
+        max_record_bytes: int,
+        wake: Callable[[], None],
+        look: Callable[[], None],
+    ) -> None:
+        super().__init__(context, lane, node_id, max_record_bytes, wake)
+        self._look = look
+
     def send(self, alias: bytes, record: bytes, done: Callable[[ZLinkError | None], None]) -> Waiting | None:
         debug_assert_on_lane(self.lane)
         try:
             return super().send(alias, record, done)
         finally:
             if self._raw.readable():
-                self._wake()
+                self._look()
 
     def retry(self) -> None:
         debug_assert_on_lane(self.lane)
@@ -41,13 +57,17 @@ class _Duplex(OutSocket):
 
     def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
         """As `InSocket.claim`; the first of each record is the alias it came from. Takes the lane."""
-        return self.lane.run(claim_from, self._raw, most, most_bytes, until, now)
+        return self.lane.run(self._claim, most, most_bytes, until, now)
+
+    def _claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
+        debug_assert_on_lane(self.lane)
+        claimed = claim_from(self._raw, most, most_bytes, until, now)
+        if self._waiting:
+            self.retry()  # the news of room came the same way
+        return claimed
 
     def _drop_strays(self) -> None:
         """There are none: everything is claimed."""
-
-    def next_look(self, now: float) -> float | None:
-        return now + CROWDED_LOOK if self._waiting else None  # its descriptor may not be waited for, for lack of permits
 
 
 class ServerSocket(_Duplex):
@@ -56,10 +76,16 @@ class ServerSocket(_Duplex):
     _raw: RawSocket
 
     def __init__(
-        self, context: Context, lane: StateLane, endpoint: str, max_record_bytes: int, wake: Callable[[], None]
+        self,
+        context: Context,
+        lane: StateLane,
+        endpoint: str,
+        max_record_bytes: int,
+        wake: Callable[[], None],
+        look: Callable[[], None],
     ) -> None:
         """`OSError` when `endpoint` cannot be bound."""
-        super().__init__(context, lane, b"", max_record_bytes, wake)
+        super().__init__(context, lane, b"", max_record_bytes, wake, look)
         try:
             self.endpoint = self._raw.bind(endpoint)
         except OSError:
@@ -96,8 +122,14 @@ class ServerSocket(_Duplex):
 class ClientSocket(_Duplex):
     """A DEALER per server."""
 
+    _raw: DealerSet
+
     def _open(self, context: Context, max_record_bytes: int) -> DealerSet:
         return context.dealers(max_record_bytes)
 
     def descriptors(self) -> Collection[int]:
         return self.lane.run(super().descriptors)
+
+    def data(self) -> Collection[int]:
+        """Those of its descriptors that tell of data."""
+        return self._raw.data()

@@ -55,6 +55,9 @@ def _nobody_waits(error: ZLinkError | None) -> None:
 class OutSocket:
     """`wake` makes the leader look again."""
 
+    told_of = 1
+    """Full peers whose news the descriptor brings; with more the leader has to come back by itself."""
+
     def __init__(
         self, context: Context, lane: StateLane, node_id: bytes, max_record_bytes: int, wake: Callable[[], None]
     ) -> None:
@@ -132,7 +135,7 @@ class OutSocket:
             if taken:
                 return None
             self._waiting[alias] = deque()
-            if len(self._waiting) > 1:
+            if len(self._waiting) > self.told_of:
                 self._wake()
         line = self._waiting[alias]
         while line and line[-1].record is None:  # abandoned: what a stuck peer holds up does not pile up
@@ -164,7 +167,7 @@ class OutSocket:
 
         With two full peers an attempt at one can take the news of the other's room, however often one goes round.
         """
-        return now + CROWDED_LOOK if len(self._waiting) > 1 else None
+        return now + CROWDED_LOOK if len(self._waiting) > self.told_of else None
 
     def is_full(self, alias: bytes) -> bool:
         """On lane: does anything wait for room at this peer?"""

@@ -180,19 +180,17 @@ class RawSocket:
         return True
 
     def receive(self) -> tuple[bytes, bytes | None] | None:
-        """(routing id, record), None when nothing is there. A message that has not two frames comes as record None."""
+        """(routing id, record), None when nothing is there. A message of more than two frames comes as record None."""
         socket = self._socket
         try:
             routing_id = _receive(socket, _NOBLOCK)
         except _Again:
             return None
-        if not _get(socket, _RCVMORE):
-            return routing_id, None
         if self._keys is not None and routing_id not in self._users:
             record: bytes | None = self._first_record(routing_id)
         else:
             record = _receive(socket, _NOBLOCK)
-        while _get(socket, _RCVMORE):
+        while _get(socket, _RCVMORE):  # a ROUTER puts the routing id before at least one frame
             _receive(socket, _NOBLOCK)
             record = None
         return routing_id, record
@@ -281,6 +279,10 @@ class DealerSet:
 
     def descriptors(self) -> Collection[int]:
         return [fd for _, dealer in list(self._dealers.values()) for fd in dealer.descriptors()]
+
+    def data(self) -> Collection[int]:
+        """Readable when there is something to receive, or to send again."""
+        return [dealer.fd for _, dealer in list(self._dealers.values())]
 
     def connect(self, endpoint: str, alias: bytes, routing_id: bytes, key: str | None) -> None:
         """See `RawSocket.connect`."""

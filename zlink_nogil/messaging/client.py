@@ -19,6 +19,7 @@ from typing import Any
 from zlink_nogil import _sync
 from zlink_nogil.binding import ClientSocket, Context, Keys, Record
 from zlink_nogil.errors import ProtocolError, ShuttingDown, Unavailable
+from zlink_nogil.messaging.hearing import Hearing
 from zlink_nogil.messaging.identity import Identity
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.outbox import Message, Outbox, Routed
@@ -47,15 +48,18 @@ class ClientNode:
         self._standby = resources.standby
         self._now = _sync.monotonic
         self._wakeup = _sync.EventFd()
+        self._due = True
+        self._look_at: float | None = None
         self._context = Context(keys)
         self._generation = secrets.randbits(63) | 1
         most = resources.max_record_bytes
         me = Introduction(channel_mesh(channel), node_id, self._generation, "", "", {}, most)
         lane = StateLane(f"client {channel}/{node_id}", rank=Rank.SOCKET)
-        self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake)
+        self._socket = ClientSocket(self._context, lane, node_id.encode(), most, self.wake, self.look)
         self.operations = Operations(lane, self._socket, resources.slots, resources.pool, self.wake)
         self._outbox = Outbox(me, self.operations, None, resources)
         self.servers = Servers(me, self.operations, self._socket, Identity(keys), liveness, self.wake)
+        self._hearing = Hearing(self.servers.heard)
         self._line = WaitingLine(self.servers.selector.choose, self._dispatch, self.wake)
         self._watchers: list[_sync.Parker] = []
         self.malformed = 0
@@ -98,11 +102,29 @@ class ClientNode:
         return (self._wakeup.fileno(), *self._socket.descriptors())
 
     def wake(self) -> None:
+        """Receive and manage."""
+        self._due = True
         self._wakeup.set()
 
-    def rotate(self) -> float | None:
-        self._wakeup.clear()
+    def look(self) -> None:
+        """Receive."""
+        self._wakeup.set()
+
+    def rotate(self, ready: Collection[int] | None = None, /) -> float | None:
+        wakeup = self._wakeup.fileno()
+        if ready is None or wakeup in ready:
+            self._wakeup.clear()
         hot = self._receive()
+        if self._due or ready is None or not {wakeup, *self._socket.data()}.issuperset(ready) or self._is_time():
+            self._due = False
+            self._look_at = self._manage()
+        return self._now() if hot else self._look_at
+
+    def _is_time(self) -> bool:
+        return self._look_at is not None and self._look_at <= self._now()
+
+    def _manage(self) -> float | None:
+        """Whatever is not data; returns when to look again (monotonic)."""
         lost = self.operations.service()
         while lost and self._receive():  # what had come before the end
             pass
@@ -116,12 +138,13 @@ class ClientNode:
             self.operations.error(operation.reply_route, nobody)
         self._line.flush()
         times.append(upcoming)
-        return now if hot else min((time for time in times if time is not None), default=None)
+        return min((time for time in times if time is not None), default=None)
 
     def _receive(self) -> bool:
-        records, hot = self._socket.claim(64, 1024 * 1024, self._now() + 0.002, self._now)
+        now = self._now()
+        records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
         if records:
-            self.servers.heard({alias for alias, _ in records})
+            self._hearing.note(records, now)
         for received in records:
             try:
                 self._take(received)

@@ -4,12 +4,13 @@ Guarantees
     No application record is claimed without a permit; with none to be had the data sockets leave the wait set, and the first
     permit returned brings them back. The limits are those of the whole rotation, and the next one starts at the port after
     the one where this one stopped. A claim stopped by a limit is looked at again before anybody sleeps. Bad input of any
-    kind is counted and survived. Management runs once per rotation, for as many ports as there is time for; the others
-    come first in the next one, which follows at once.
+    kind is counted and survived. Management runs at most once per rotation, when something but data may have come or it is
+    time, for as many ports as there is time for; the others come first in the next one, which follows at once.
 
 Ownership
     `_ports`, `_role`   under `_changing`; the ports are replaced while nobody leads
-    the rest belongs to the thread that leads; `wake` is thread-safe
+    `_due`              set by anybody before the leader is woken, taken back by the one that leads before it looks
+    the rest belongs to the thread that leads; `wake` and `look` are thread-safe
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class Ingress:
         self._role: Role | None = None
         self._changing = _sync.Lock()
         self._ports: tuple[Port, ...] = ()
+        self._data: frozenset[int] = frozenset()
+        self._due = True
+        self._look_at: float | None = None
         self._wakeup = _sync.EventFd()
         self._now = _sync.monotonic
         self._reading = True
@@ -100,11 +104,13 @@ class Ingress:
                 self._standby.remove(self)
                 self._role = None
             self._ports = change(self._ports)
+            self._data = frozenset((self._wakeup.fileno(), *(port.data() for port in self._ports)))
+            self._due = True
             if self._ports:
                 self._role = self._standby.add(self)
                 self._roles.add(self._role)
             else:
-                self._permits.forget(self.wake)
+                self._permits.forget(self.look)
 
     def close(self) -> None:
         """After the last port was removed."""
@@ -121,13 +127,25 @@ class Ingress:
         return fds
 
     def wake(self) -> None:
+        """Receive and manage."""
+        self._due = True
         self._wakeup.set()
 
-    def rotate(self) -> float | None:
-        self._wakeup.clear()
+    def look(self) -> None:
+        """Receive."""
+        self._wakeup.set()
+
+    def rotate(self, ready: Collection[int] | None = None, /) -> float | None:
+        if ready is None or self._wakeup.fileno() in ready:
+            self._wakeup.clear()
         hot = self._receive()
-        upcoming = self._manage()
-        return self._now() if hot else upcoming
+        if self._due or ready is None or not self._data.issuperset(ready) or self._is_time():
+            self._due = False
+            self._look_at = self._manage()
+        return self._now() if hot else self._look_at
+
+    def _is_time(self) -> bool:
+        return self._look_at is not None and self._look_at <= self._now()
 
     def _manage(self) -> float | None:
         """M, of one port at least; returns when to look again (monotonic)."""
@@ -146,7 +164,7 @@ class Ingress:
         recorder = self._tracer.recorder
         if recorder is not None:
             recorder.rotation()
-        budget = self._permits.take(MOST_RECORDS, self.wake)
+        budget = self._permits.take(MOST_RECORDS, self.look)
         self._reading = budget > 0
         if not self._reading:
             return False
@@ -187,6 +205,7 @@ class Ingress:
                 raise Malformed("a message with a wrong number of frames")
             header = unpack(record)
             if header.kind not in (Kind.SEND, Kind.REQUEST):
+                self._due = True
                 try:
                     port.control(routing_id, header, record)
                 except ValueError as error:  # an unreadable introduction, or an endpoint nothing can connect to

@@ -12,6 +12,7 @@ from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, Record
 from zlink_nogil.errors import ProtocolError
 from zlink_nogil.messaging.answer import Answer
+from zlink_nogil.messaging.hearing import Hearing
 from zlink_nogil.messaging.inbox import Inbox
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction
@@ -28,6 +29,7 @@ class MeshPort:
         self._socket = socket
         self._operations = operations
         self._topology = topology
+        self._hearing = Hearing(topology.heard)
         self._replies = replies
 
     def data(self) -> int:
@@ -39,7 +41,7 @@ class MeshPort:
     def claim(self, most: int, most_bytes: int, until: float, now: Callable[[], float]) -> tuple[list[Record], bool]:
         records, hot = self._socket.claim(most, most_bytes, until, now)
         if records:
-            self._topology.heard({routing_id for routing_id, _ in records})
+            self._hearing.note(records, now())
         return records, hot
 
     def answer(self, routing_id: bytes) -> Answer | None:

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from zlink_nogil import _sync
 from zlink_nogil.binding import InSocket, OutSocket
 from zlink_nogil.errors import ShuttingDown, Unavailable, ZLinkError
+from zlink_nogil.messaging.hearing import Hearing
 from zlink_nogil.messaging.operations import Operations
 from zlink_nogil.messaging.peers import Introduction, Source
 from zlink_nogil.messaging.senders import UNKNOWN
@@ -95,8 +96,10 @@ class CompletionIngress:
         self._operations = operations
         self._replies = replies
         self._topology = topology
+        self._hearing = Hearing(topology.heard)
         self._now = _sync.monotonic
         self._wakeup = wakeup
+        self._look_at: float | None = None
 
     def descriptors(self) -> Collection[int]:
         return (self._wakeup.fileno(), self._socket.fd, *self._replies.out.descriptors())
@@ -104,22 +107,34 @@ class CompletionIngress:
     def wake(self) -> None:
         self._wakeup.set()
 
-    def rotate(self) -> float | None:
-        self._wakeup.clear()
-        self._socket.service()
+    def rotate(self, ready: Collection[int] | None = None, /) -> float | None:
         now = self._now()
+        hot = self._receive(now)
+        data, time = self._socket.fd, self._look_at
+        if ready is None or any(fd != data for fd in ready) or (time is not None and time <= now):
+            self._wakeup.clear()
+            self._look_at = self._manage(now)
+        return now if hot else self._look_at
+
+    def _receive(self, now: float) -> bool:
+        """True when there may be more."""
         records, hot = self._socket.claim(64, 1024 * 1024, now + 0.002, self._now)
         if records:
-            self._topology.heard({routing_id for routing_id, _ in records})
+            self._hearing.note(records, now)
         for routing_id, record in records:
             try:
                 self._take(routing_id, record)
             except ValueError as error:  # a `ProtocolError`, or a welcome with an endpoint nothing can connect to
                 self.malformed += 1
                 _log.warning("a malformed completion was dropped: %s", error)
+        return hot
+
+    def _manage(self, now: float) -> float | None:
+        """Whatever is not data; returns when to look again (monotonic)."""
+        self._socket.service()
         for alias in self._replies.out.run(self._replies.out.service):
             self._topology.lost(alias)
-        return now if hot else self._replies.out.next_look(now)
+        return self._replies.out.next_look(now)
 
     def _take(self, routing_id: bytes, record: bytes | None) -> None:
         if record is None:

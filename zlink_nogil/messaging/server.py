@@ -95,7 +95,8 @@ class ServerNode:
         self._identity = Identity(keys)
         lane = StateLane(f"server {channel}/{node_id}", rank=Rank.SOCKET)
         try:
-            self._socket = ServerSocket(self._context, lane, bind, most, resources.ingress.wake)
+            ingress = resources.ingress
+            self._socket = ServerSocket(self._context, lane, bind, most, ingress.wake, ingress.look)
         except OSError:
             self._end_context()
             raise

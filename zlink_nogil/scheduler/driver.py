@@ -17,11 +17,12 @@ class Driver(Protocol):
         """The descriptors to sleep on now; may change from one rotation to the next."""
         ...
 
-    def rotate(self) -> float | None:
+    def rotate(self, ready: Collection[int] | None = None, /) -> float | None:
         """Do what is there to do, bounded; return the monotonic time to be called again at the latest.
 
-        None for "only when a descriptor is readable"; a time in the past for "at once, there is more". Must leave every
-        ZeroMQ descriptor re-armed (EVENTS read after the last receive). Must not raise.
+        `ready` are the descriptors that are readable; None: look at everything. Returns None for "only when one is", a time
+        in the past for "at once, there is more". Must leave every ZeroMQ descriptor re-armed (EVENTS read after the last
+        receive). Must not raise.
         """
         ...
 

@@ -125,7 +125,7 @@ class Reactor:
     def descriptors(self) -> Collection[int]:
         return (self._epoll.fileno(),)
 
-    def rotate(self) -> None:
+    def rotate(self, _: Collection[int] | None = None, /) -> None:
         """End the waits whose descriptors are ready."""
         over: list[Readiness] = []
         gone: list[Readiness] = []

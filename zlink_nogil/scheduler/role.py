@@ -17,7 +17,7 @@ Assumes
 
 Ownership
     `state`, `by_standby`, `heir`, `on_over`   under the stand-by's lock; `state` may be read without it
-    `_registered`, `_watched`, `deadline`      who leads; the stand-by reads the deadline of a free one
+    `_registered`, `_watched`, `_ready`, `deadline`  who leads; the stand-by reads the deadline of a free one
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Role:
     __slots__ = (
         "_bell",
         "_now",
+        "_ready",
         "_registered",
         "_roles",
         "_rung",
@@ -89,6 +90,7 @@ class Role:
         self._registered: set[int] = set()
         self._watched: tuple[int, ...] = ()
         self._rung = False
+        self._ready: list[int] | None = None
         self.epoll = _sync.Epoll()
         self._bell = _sync.EventFd()
         try:
@@ -143,15 +145,17 @@ class Role:
         finally:
             parker.bell = None
         parker.take()
-        bell = self._bell.fileno()
-        due = False
+        bell, due = self._bell.fileno(), list[int]()
         for fd, _ in ready:
             if fd == bell:
                 self._rung = False
                 self._bell.clear()
             else:
-                due = True
-        return due or (self.deadline is not None and self.deadline <= self._now())
+                due.append(fd)
+        if not due and (self.deadline is None or self.deadline > self._now()):
+            return False
+        self._ready = due
+        return True
 
     def ring(self) -> None:
         """Who sleeps in the set gets up. Any thread."""
@@ -159,11 +163,15 @@ class Role:
         self._rung = True  # last: a bell that rings is known to do so, or is about to be
 
     def rotate(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is None:
+            bell = self._bell.fileno()
+            ready = [fd for fd, _ in self.epoll.poll(0) if fd != bell]
         if self._rung:
             self._rung = False
             self._bell.clear()
         try:
-            self.deadline = self.driver.rotate()
+            self.deadline = self.driver.rotate(ready)
             self._watch()
         except BaseException:  # whoever leads must survive any driver
             _log.critical("a driver raised: %r", self.driver, exc_info=True)

@@ -83,7 +83,7 @@ class Watch:
     def wake(self) -> None:
         self._wake.set()
 
-    def rotate(self) -> float | None:
+    def rotate(self, _: Collection[int] | None = None, /) -> float | None:
         self._wake.clear()
         self._look_at_the_gil()
         self._armed = False
