@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.measure import OURS, Cell, Plan, Samples, Void
 from bench.messaging.job import Job
 
-__all__ = ["CELLS", "LEADING"]
+__all__ = ["CELLS", "LEADING", "command"]
 
 APIS: Final = ("mesh", "client-server", "spot")
 PATTERNS: Final = ("request-serial", "request-window", "send-saturation")
@@ -39,11 +39,11 @@ class _Run:
 
 def _measured(job: Job) -> _Run:
     """Both processes are new ones. `Void` when something was lost."""
-    with subprocess.Popen(_command(job), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command(job), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         endpoint = server.stdout.readline().strip()
         asking = replace(job, server=endpoint)
-        done = subprocess.run(_command(asking), stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command(asking), stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
         ours: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"count": 0}
         sends = job.pattern == "send-saturation"
         rest, _ = server.communicate(f"{ours['count'] if sends else 0}\n", timeout=PATIENCE)
@@ -63,7 +63,7 @@ def _measured(job: Job) -> _Run:
     )
 
 
-def _command(job: Job) -> list[str]:
+def command(job: Job) -> list[str]:
     return [sys.executable, "-m", "bench.messaging.node", json.dumps(asdict(job))]
 
 
