@@ -46,6 +46,8 @@ class Pair:
     there: Host
     request: Callable[[str], Completion[Any]]
     send: Callable[[str], Completion[Any]]
+    settled: Callable[[], bool] = lambda: True
+    """Does nobody look for the owner any more?"""
 
     def ask(self) -> None:
         assert self.request("x").result(PATIENCE) == "x"
@@ -110,6 +112,7 @@ def spot(stack: ExitStack) -> Pair:
         *hosts,
         lambda text: spots.request("r", Say(text), reply=str).submit(),
         lambda text: spots.send("r", Say(text)).submit(),
+        lambda: not meshes[1].direct._lines,
     )
 
 
@@ -118,6 +121,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with ExitStack() as stack:
         pair = request.param(stack)
         pair.ask()  # from here on the selector, the owner's queue and the route to the Spot are there
+        eventually(pair.settled, "the route is kept")
         yield pair
 
 

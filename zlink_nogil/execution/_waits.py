@@ -83,7 +83,8 @@ def _cycle(turn: Turn, kept: list[Loop], target: Loop, awaited: Turn | None) -> 
             if queue in kept:
                 return way
             holder = queue.holder()
-            if holder is not None and holder.waits_for is not None and queue in holder.waits_for[2]:
+            waits_for = None if holder is None else holder.waits_for  # read once: its thread may take it back
+            if holder is not None and waits_for is not None and queue in waits_for[2]:
                 blocking.append((way, holder))  # else it is giving this queue back, and only on its way out
         for way, blocker in blocking:
             waits_for = blocker.waits_for
