@@ -22,6 +22,7 @@ from zlink_nogil import (
     Host,
     InternalFailure,
     NotFound,
+    ShuttingDown,
     Spot,
     TypeMismatch,
     Unavailable,
@@ -114,9 +115,18 @@ class World:
         host.start()
         self._stack.callback(host.close)
         host.wait_ready(PATIENCE)
+        eventually(lambda: all(knows(other, name) for other in self.hosts.values()), f"everybody knows {name}")
         self.hosts[name] = host
         self._places.append(place)
         return host
+
+
+def knows(host: Host, name: str) -> bool:
+    (mesh,) = host.meshes
+    try:
+        return name in mesh.nodes()
+    except ShuttingDown:  # it is over
+        return True
 
 
 @pytest.fixture
