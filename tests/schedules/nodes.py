@@ -124,7 +124,7 @@ class Played:
         return f"{value} at {self.peer.node}"
 
     def _answer(self, header: Header, send: Callable[..., None], *answer: Any) -> None:
-        if header.kind is Kind.REQUEST:
+        if header.kind is Kind.REQUEST or isinstance(answer[0], NotHere):
             operation = (header.operation_high, header.operation_low)
             send(self.node.outbox._local_answer, operation, header.reply_route, *answer)
 

@@ -151,6 +151,21 @@ def test_refused_while_it_is_sent() -> None:
     run_exhaustive(refused_while_it_is_sent, preemptions=1, switches=0)
 
 
+def a_send_to_where_it_was(s: Scenario) -> None:
+    """It ends as sent, though that node may refuse it before; the route there is forgotten."""
+    node = Calling(s)
+    b = Played(node, "b")
+    node.learn("r", b)
+    s.thread("a", node.tell, "r1")
+    s.check("sent", lambda: node.ends == {"r1": "None"})
+    s.check("forgotten", lambda: node.route("r") is None)
+
+
+def test_a_send_to_where_it_was() -> None:
+    run_random(a_send_to_where_it_was, 40)
+    run_exhaustive(a_send_to_where_it_was, preemptions=1, switches=1)
+
+
 def refused_when_nobody_waits(s: Scenario) -> None:
     """The route is forgotten all the same."""
     node = Calling(s)

@@ -105,7 +105,8 @@ class Direct:
             if line is not None:
                 line.refuted = True
         if not isinstance(operation, Routed):
-            return False
+            # The target can be faster than whoever ends a send: its admission is what ends it.
+            return operation is not None and operation.is_send
         operation.refusals += 1
         operation.peer = None  # it waits for nobody now, and does not end with who refused it
         try:

@@ -87,6 +87,11 @@ class Operation(Completion[Any]):
         self._decode = decode
         self._decoding = _sync.Lock()
 
+    @property
+    def is_send(self) -> bool:
+        """While it is pending."""
+        return self._decode is None
+
     def _park(self, parker: _sync.Parker, timeout: float | None) -> None:
         """Who waits for another node leads the completion role, if nobody else does (decision 7)."""
         if self._role is None or self.peer is None:
