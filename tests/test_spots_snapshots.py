@@ -165,7 +165,8 @@ def test_inspect_tells_what_is_suspended_with_its_turn_or_without(host, way, kin
         return next(row for row in rows if row["name"] == name)
 
     eventually(lambda: queue(name)["suspended"] == [who], f"{who} waits: {queues(host)}")
-    assert queue("spot room")["holder"] == (who if way == "await" else None)
+    holder = who if way == "await" else None
+    eventually(lambda: queue("spot room")["holder"] == holder, "its slice has ended")
     assert queue(name)["reserved_items"] == 1
     if kind == "Player":
         assert queue("actor ann")["holder"] == who, "it keeps its claim"
